@@ -1,0 +1,102 @@
+"""What one look at a cluster returns: jobs as columns, nodes, the controller's clock.
+
+A table of jobs is a set of NumPy arrays of one length, one row a job; a single job is a table of
+length one. Times are seconds since the epoch (UTC), durations seconds, service GPU-seconds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+PENDING = 0
+RUNNING = 1
+
+# Base states as sacct(1) prints them ("JOB STATE CODES"). A flag such as COMPLETING is no state of its own.
+ENDED_STATES = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REQUEUED",
+        "RESIZING",
+        "REVOKED",
+        "TIMEOUT",
+        "LAUNCH_FAILED",
+        "RECONFIG_FAIL",
+        "SPECIAL_EXIT",
+        "STOPPED",
+    }
+)
+ACTIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
+
+
+@dataclass(frozen=True)
+class JobTable:
+    """The jobs of one snapshot that wait or run, as the controller shows them. All arrays have shape (n,)."""
+
+    job_id: Ints  # ascending, unique within the snapshot
+    state: Ints  # PENDING or RUNNING
+    submit: Floats  # as the controller shows it: a requeue resets it
+    gpus: Ints
+    deadline: Floats  # epoch seconds; NaN without an admitted claim
+    run_time: Floats  # seconds that the current run has executed; 0 while waiting
+    restarts: Ints  # how often the job was requeued
+    requeueable: Bools  # batch, Requeue=1, and consent of the user or the site
+    checkpoint: Floats  # seconds between checkpoints; 0: the job never saves itself
+    nice: Ints  # lever values as they stand now
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+    def take(self, rows: Ints | Bools) -> Self:
+        """The same columns for the given rows only."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+@dataclass(frozen=True)
+class RankInput:
+    """What a policy may look at: the snapshot joined with what the ledger remembers. Shapes (n,)."""
+
+    job_id: Ints
+    running: Bools
+    first_submit: Floats  # s
+    deadline: Floats  # d; NaN: none
+    gpus: Floats  # g
+    executed: Floats  # e: useful executed seconds over all runs, 0 <= e <= t - s
+    attained: Floats  # a: GPU-seconds received over all runs
+    claim_lost: Bools  # the job has removed a claim that was hopeless or overdue
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Jobs that ended since the last snapshot. Shapes (n,)."""
+
+    job_id: Ints
+    run_time: Floats  # seconds executed in the last run
+    completed: Bools  # state COMPLETED
+    restarts: Ints
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One look at the cluster."""
+
+    now: float  # the controller's clock
+    jobs: JobTable
+    ended: Ended
