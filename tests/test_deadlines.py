@@ -1,0 +1,291 @@
+"""The comment grammar: every form, every refusal, and that no text breaks it."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from zoneinfo import ZoneInfo
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from tias_slurm.deadlines import Claim, Limits, admit, format_deadline, read_comment, read_submit_line
+
+BERLIN = ZoneInfo("Europe/Berlin")
+SUBMIT = 1_790_000_000.0  # 2026-09-21T13:33:20Z
+
+
+def claim(text: str, **more: object) -> Claim:
+    return read_comment(text, **{"first_submit": SUBMIT, "zone": BERLIN, **more})  # type: ignore[arg-type]
+
+
+def utc(*parts: int) -> float:
+    return datetime(*parts, tzinfo=UTC).timestamp()
+
+
+def code(text: str) -> str:
+    """The code of the one refusal, which must leave no deadline behind."""
+    found = claim(text)
+    assert found.deadline is None
+    (refusal,) = found.refusals
+    assert refusal.text
+    assert "\n" not in refusal.text
+    return refusal.code
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("2026-12-01T18:00", utc(2026, 12, 1, 17)),
+        ("2026-07-01T18:00:30", utc(2026, 7, 1, 16, 0, 30)),
+        ("2026-12-01T18:00:00+01:00", utc(2026, 12, 1, 17)),
+        ("2026-12-01T18:00-0530", utc(2026, 12, 1, 23, 30)),
+        ("2026-12-01T18:00Z", utc(2026, 12, 1, 18)),
+        ("2026-12-01t18:00z", utc(2026, 12, 1, 18)),
+        ("2026-12-01", utc(2026, 12, 1, 23)),
+        ("2026-03-29", utc(2026, 3, 29, 22)),  # a day of 23 hours
+        ("@1796148000", 1_796_148_000.0),
+        ("+36h", SUBMIT + 36 * 3600),
+        ("+2d12h", SUBMIT + 60 * 3600),
+        ("+90m", SUBMIT + 5400),
+        ("+1w", SUBMIT + 7 * 86400),
+        ("now+36hours", SUBMIT + 36 * 3600),
+        ("NOW+1day", SUBMIT + 86400),
+        ("now+90seconds", SUBMIT + 90),
+    ],
+)
+def test_each_form(value: str, expected: float) -> None:
+    for text in (
+        f"deadline={value}",
+        f"DeadLine={value}",
+        f"vision,deadline={value};x=1",
+        f" a\ndeadline={value}\t",
+    ):
+        found = claim(text)
+        assert found.deadline == expected
+        assert found.relative == value.lower().startswith(("+", "now"))
+        assert found.refusals == ()
+        assert found.holds_key
+    assert claim(json.dumps({"other": {"deadline": 1}, "Deadline": value})).deadline == expected
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("+36h deadline=+36h", "two keys"),
+        ("+36", "no unit"),
+        ("now+36", "no unit"),
+        ("1796148000", "no unit"),
+        ("18:00", "clock time only"),
+        ("18:00:00", "clock time only"),
+        ("6pm", "clock time only"),
+        ("96:00:00", "clock time only"),
+        ("2026-12-01 18:00", "date and time apart"),
+        ("2026-12-01,18:00:00", "date and time apart"),
+        ("2026-12-01 6pm", "date and time apart"),
+        ("2026-12-01T18:00 +01:00", "offset apart"),
+        ("2026-12-01T06:00 PM", "offset apart"),
+        ("01.12.2026", "date in another order"),
+        ("12/01/2026", "date in another order"),
+        ("2026/12/01", "date in another order"),
+        ("01-12-2026T18:00", "date in another order"),
+        ("2026-12-01T24:00", "no such time"),
+        ("2026-12-01T18:60", "no such time"),
+        ("2026-02-29", "no such date"),
+        ("2026-13-01T00:00", "no such date"),
+        ("9999-12-31", "no such date"),
+        ("2026-03-29T02:30", "hour does not exist"),
+        ("2026-12-01T18:00+15:00", "no such offset"),
+        ("@1796148000000", "out of range"),
+        ("+999999999999w", "out of range"),
+        ("@", "not a time"),
+        ("@-5", "not a time"),
+        ("+1.5h", "not a duration"),
+        ("+12h2d", "not a duration"),
+        ("+1h1h", "not a duration"),
+        ("+36h 30m", "not a duration"),
+        ("-36h", "not a time"),
+        ("", "no value"),
+        ("tomorrow", "not a time"),
+        ("2026-12-1", "not a time"),
+        ("2026-12-01T18", "not a time"),
+        ('"2026-12-01"', "not a time"),
+        ("+３６h", "not a duration"),  # digits that are not ASCII
+    ],
+)
+def test_each_refusal(value: str, expected: str) -> None:
+    assert code(f"deadline={value}") == expected
+    assert claim(f"deadline={value}").holds_key
+
+
+def test_doubled_hour_is_the_earlier() -> None:
+    assert claim("deadline=2026-10-25T02:30").deadline == utc(2026, 10, 25, 0, 30)
+
+
+def test_the_end_of_a_day_whose_midnight_is_skipped() -> None:
+    # in Beirut the clocks went from 00:00 to 01:00 on 2022-03-27
+    found = claim("deadline=2022-03-26", zone=ZoneInfo("Asia/Beirut"))
+    assert found.deadline == utc(2022, 3, 26, 22)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "deadline",
+        "deadline 2026-12-01",
+        "deadline : +36h",
+        "Key=deadline,Value=2026-12-01",
+        "mydeadline=+36h",
+        "x.deadline=+36h",
+        "96:00:00",
+        "'deadline=+36h'",
+        '{"a": {"deadline": "+36h"}}',
+        '[{"deadline": "+36h"}]',
+        '{"a": "x deadline=+36h"}',
+        "deadlıne=+36h",
+        "Key=1",
+    ],
+)
+def test_what_is_no_deadline(text: str) -> None:
+    assert claim(text) == Claim()
+
+
+def test_public_comments_hold_no_deadline(shared_data: Path) -> None:
+    lines = (shared_data / "comments.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 40
+    for line in lines:
+        entry = json.loads(line)
+        found = claim(entry["comment"])
+        assert found.deadline == entry["deadline_expected"]
+        assert not found.holds_key
+
+
+def test_json() -> None:
+    assert claim(' {"deadline": 1796148000.5}\n').deadline == 1_796_148_000.5
+    assert code('{"deadline": 1, "DEADLINE": 2}') == "two keys"
+    assert code('{"deadline": "2026-12-01 18:00"}') == "date and time apart"
+    for bad in ("true", "null", "[1]", "{}"):
+        assert code(f'{{"deadline": {bad}}}') == "not a time"
+    for bad in ("NaN", "-1", "1e300", "Infinity"):
+        assert code(f'{{"deadline": {bad}}}') == "out of range"
+    both = claim('{"deadline": "+1h", "requeue": true, "checkpoint": "15m"}')
+    assert (both.requeue, both.checkpoint_s) == (True, 900.0)
+    assert claim('{"deadline": ' + "[" * 60_000 + "]" * 60_000 + "}").deadline is None  # deep
+    assert claim('{"deadline": ' + "9" * 5000 + "}").deadline is None  # more digits than Python reads
+
+
+def test_consent_and_checkpoint() -> None:
+    assert claim("requeue=yes").requeue is True
+    assert claim("Requeue=NO,checkpoint=1h30m") == Claim(requeue=False, checkpoint_s=5400.0)
+    assert claim("checkpoint=0s").checkpoint_s == 0.0
+    wrong = claim("deadline=+1h requeue=maybe checkpoint=15")
+    assert wrong.deadline == SUBMIT + 3600
+    assert [(r.key, r.code) for r in wrong.refusals] == [
+        ("requeue", "requeue: not yes or no"),
+        ("checkpoint", "checkpoint: no unit"),
+    ]
+    assert [r.code for r in claim("requeue=yes requeue=no").refusals] == ["requeue: two keys"]
+    assert not claim("requeue=maybe").holds_key
+
+
+def test_another_key() -> None:
+    found = claim("deadline=+1h DUE-by=+2h", key="due-by")
+    assert found.deadline == SUBMIT + 7200
+    assert "due-by=" in claim("due-by=5", key="due-by").refusals[0].text
+
+
+def test_relative_needs_a_submit_time() -> None:
+    assert claim("deadline=+1h", first_submit=float("nan")).refusals[0].code == "no submit time"
+
+
+@pytest.mark.parametrize(
+    ("line", "hours"),
+    [
+        ("sbatch --comment=deadline=+2h run.sh", 2),
+        ("sbatch -N 2 --exclusive -p gpu --comment deadline=+2h run.sh", 2),
+        ("/usr/bin/srun '--comment=vision deadline=+2h' hostname", 2),
+        ('sbatch --comment="vision deadline=+2h" --wrap="x --comment=deadline=+9h"', 2),
+        ("sbatch --comment=deadline=+1h --comment=deadline=+2h run.sh", 2),
+        ("sbatch --comment=deadline=+2h run.sh it's", 2),
+        ("sbatch run.sh --comment=deadline=+2h", None),
+        ("sbatch -J x run.sh --comment deadline=+2h", None),
+        ("sbatch --deadline=now+2hours run.sh", None),
+        ("sbatch --admin-comment=deadline=+2h run.sh", None),
+        ("sbatch --comment", None),
+        ("", None),
+    ],
+)
+def test_submit_lines(line: str, hours: int | None) -> None:
+    found = read_submit_line(line, first_submit=SUBMIT, zone=BERLIN)
+    assert found.deadline == (None if hours is None else SUBMIT + hours * 3600)
+
+
+def test_admit() -> None:
+    limits = Limits(
+        accounts=frozenset({"ml"}), partitions=frozenset({"a", "b"}), min_window_s=60, max_window_s=3600
+    )
+    who = {"account": "ml", "partition": "a,b", "user": "eve", "qos": "normal", "first_submit": 100.0}
+
+    def verdict(deadline: float, **changed: object) -> str | None:
+        found = admit(deadline, limits=limits, **{**who, **changed})  # type: ignore[arg-type]
+        return found and found.code
+
+    assert verdict(1000.0) is None
+    assert verdict(100.0) == verdict(50.0) == verdict(float("nan")) == "already past"
+    assert verdict(150.0) == "too near"
+    assert verdict(160.0) is None
+    assert verdict(3700.0) is None
+    assert verdict(3701.0) == "too far"
+    assert verdict(1000.0, account="bio") == "account may not"
+    assert verdict(1000.0, partition="a,c") == "partition may not"
+    assert admit(1000.0, first_submit=0.0, limits=Limits(users=frozenset({"ann"})), user="eve") is not None
+    assert admit(1000.0, first_submit=0.0, limits=Limits(qos=frozenset({"high"})), qos="high") is None
+
+
+ZONES = st.sampled_from(
+    [BERLIN, ZoneInfo("UTC"), ZoneInfo("Australia/Lord_Howe"), ZoneInfo("America/St_Johns")]
+)
+PIECES = st.lists(
+    st.sampled_from(
+        ["deadline=", "requeue=", "checkpoint=", "@", "+", "now", "36", "h", "2026-12-01", "T18:00"]
+    )
+    | st.sampled_from([" ", ",", "{", '"', ":", "}", "=", "\0", "-", "yes", "Z", "+01:00"])
+    | st.text(max_size=4),
+    max_size=12,
+).map("".join)
+
+
+@given(st.text() | PIECES, ZONES)
+@example('{"deadline":' * 2000, BERLIN)
+@example("deadline=0001-01-01T00:00+14:00", BERLIN)
+@example("deadline=0001-01-01", BERLIN)
+def test_no_text_raises(text: str, zone: ZoneInfo) -> None:
+    for found in (
+        claim(text, zone=zone),
+        read_submit_line("s --comment=" + text, first_submit=0.0, zone=zone),
+    ):
+        assert found.deadline is None or 0 <= found.deadline < 253_402_300_800
+        keys = [r.key for r in found.refusals]
+        assert len(keys) == len(set(keys))
+        assert (found.deadline is None) or "deadline" not in keys
+
+
+@given(st.integers(0, 253_402_214_400 - 1), ZONES)
+def test_a_formatted_deadline_is_read_back(epoch: int, zone: ZoneInfo) -> None:
+    assert claim("deadline=" + format_deadline(epoch, zone), zone=BERLIN).deadline == epoch
+
+
+@given(st.floats(0, 2e9), st.integers(0, 10_000), st.sampled_from([("w", 604800), ("hours", 3600), ("s", 1)]))
+def test_relative_counts_from_the_first_submit(submit: float, count: int, unit: tuple[str, int]) -> None:
+    found = claim(f"deadline=+{count}{unit[0]}", first_submit=submit)
+    assert found.deadline == submit + count * unit[1]
+
+
+@given(st.lists(st.from_regex(r"[a-z_]{1,8}(=[a-z0-9./]{0,8})?", fullmatch=True), max_size=5))
+def test_other_tokens_change_nothing(others: list[str]) -> None:
+    others = [o for o in others if o.partition("=")[0] not in {"deadline", "requeue", "checkpoint"}]
+    found = claim(" ".join(["requeue=yes", *others, "deadline=@1796148000", "zz"]))
+    assert found == Claim(1_796_148_000.0, False, True)
