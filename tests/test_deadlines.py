@@ -145,8 +145,8 @@ def test_the_end_of_a_day_whose_midnight_is_skipped() -> None:
         '{"a": {"deadline": "+36h"}}',
         '[{"deadline": "+36h"}]',
         '{"a": "x deadline=+36h"}',
-        "deadlıne=+36h",
-        "Key=1",
+        "deadl\u0131ne=+36h",
+        "chec\u212apoint=15m",
     ],
 )
 def test_what_is_no_deadline(text: str) -> None:

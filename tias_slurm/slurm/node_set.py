@@ -1,0 +1,93 @@
+"""What the cluster is made of, as far as placing jobs needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from tias_slurm.jobs import Floats, Ints
+from tias_slurm.replay.workload import InputError
+
+# A node whose CPUs or memory are not known limits nobody by them.
+UNKNOWN_CPUS: Final = 1_000_000_000
+UNKNOWN_MEM_MB: Final = 1e15
+MAX_GPUS: Final = 10_000_000  # of a node or a cluster; more is a typing error
+
+
+@dataclass(frozen=True, eq=False)
+class NodeSet:
+    """The nodes that jobs may run on. One entry a node in every field of shape (n,)."""
+
+    names: tuple[str, ...]
+    gpus: Ints  # (n,) whole GPUs of all types; 0: a node for CPU jobs
+    cpus: Ints  # (n,) UNKNOWN_CPUS where unknown
+    mem_mb: Floats  # (n,) UNKNOWN_MEM_MB where unknown
+    partitions: tuple[frozenset[str], ...]  # (n,) empty: in every partition
+    gpu_types: tuple[str, ...]  # (n,) '' untyped, unknown or of several types
+    source: str  # one phrase for people: how this is known
+    inferred: bool = False
+    notes: tuple[str, ...] = ()  # what was assumed or left out, for people
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def total_gpus(self) -> int:
+        """GPUs of all nodes."""
+        return int(self.gpus.sum())
+
+
+def make(
+    names: Sequence[str],
+    gpus: Sequence[int],
+    *,
+    cpus: Sequence[int] | None = None,
+    mem_mb: Sequence[float] | None = None,
+    partitions: Sequence[frozenset[str]] | None = None,
+    gpu_types: Sequence[str] | None = None,
+    source: str,
+    inferred: bool = False,
+    notes: Sequence[str] = (),
+) -> NodeSet:
+    """A NodeSet from plain lists. CPUs and memory of 0 (or None for all) mean unknown."""
+    n = len(names)
+    cpu = np.asarray(cpus if cpus is not None else [0] * n, dtype=np.int64)
+    mem = np.asarray(mem_mb if mem_mb is not None else [0.0] * n, dtype=np.float64)
+    return NodeSet(
+        names=tuple(names),
+        gpus=np.asarray(gpus, dtype=np.int64),
+        cpus=np.where(cpu > 0, cpu, UNKNOWN_CPUS),
+        mem_mb=np.where(mem > 0, mem, UNKNOWN_MEM_MB),
+        partitions=tuple(partitions) if partitions is not None else (frozenset(),) * n,
+        gpu_types=tuple(gpu_types) if gpu_types is not None else ("",) * n,
+        source=source,
+        inferred=inferred,
+        notes=tuple(notes),
+    )
+
+
+def pool(gpus: int) -> NodeSet:
+    """All GPUs as one pool: one node of `gpus` GPUs."""
+    _positive(gpus, "--gpus")
+    return make(["pool"], [gpus], source=f"one pool of {gpus} GPUs")
+
+
+def uniform(gpus: int, per_node: int) -> NodeSet:
+    """`gpus` GPUs on nodes of `per_node`; a rest makes a smaller last node."""
+    _positive(gpus, "--gpus")
+    _positive(per_node, "GPUs per node")
+    full, rest = divmod(gpus, per_node)
+    sizes = [per_node] * full + [rest] * (rest > 0)
+    if len(sizes) > 100_000:
+        raise InputError(f"{len(sizes)} nodes are more than any cluster has; check the numbers of GPUs")
+    notes = [f"the last node has {rest} GPUs"] if rest and full else []
+    names = [f"n{i + 1}" for i in range(len(sizes))]
+    return make(names, sizes, source=f"{len(sizes)} nodes of {per_node} GPUs", notes=notes)
+
+
+def _positive(value: int, what: str) -> None:
+    if not 1 <= value <= MAX_GPUS:
+        raise InputError(f"{what}: {value} is no number of GPUs; write one from 1 to {MAX_GPUS}")
