@@ -56,7 +56,8 @@ class JobTable:
     restarts: Ints  # how often the job was requeued
     requeueable: Bools  # batch, Requeue=1, and consent of the user or the site
     checkpoint: Floats  # seconds between checkpoints; 0: the job never saves itself
-    nice: Ints  # lever values as they stand now
+    lever: Floats  # the field that we may write, as it stands now (nice by default)
+    can_start: Bools  # waits for resources or priority, not for a date, a limit or a dependency
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -88,9 +89,30 @@ class Ended:
     """Jobs that ended since the last snapshot. Shapes (n,)."""
 
     job_id: Ints
+    submit: Floats
+    deadline: Floats  # NaN without an admitted claim
     run_time: Floats  # seconds executed in the last run
     completed: Bools  # state COMPLETED
-    restarts: Ints
+
+
+@dataclass(frozen=True)
+class Occupancy:
+    """Who holds what on which node. N nodes; n jobs, rows as in the JobTable; per-node amounts are equal on
+    all nodes of a job."""
+
+    free_gpus: Ints  # (N,)
+    free_cpus: Ints  # (N,)
+    free_mem_mb: Ints  # (N,)
+    total_gpus: Ints  # (N,)
+    member: Bools  # (P, N): which nodes belong to each of P partitions
+    partition: Ints  # (n,) row of `member`
+    nodes: Ints  # (n,) node count asked for; 0: whole nodes until the GPUs suffice
+    node_gpus: Ints  # (n,) GPUs on each node
+    node_cpus: Ints  # (n,)
+    node_mem_mb: Ints  # (n,)
+    first: Ints  # (n,) a running job's nodes are held[first : first + count]
+    count: Ints  # (n,) 0 while waiting
+    held: Ints  # node numbers
 
 
 @dataclass(frozen=True)
@@ -99,4 +121,7 @@ class Snapshot:
 
     now: float  # the controller's clock
     jobs: JobTable
+    order: Floats  # (n,) Slurm's priority without the lever: the larger goes first
+    tie: Ints  # (n,) what decides between equal priorities: the smaller goes first
     ended: Ended
+    occupancy: Occupancy

@@ -1,0 +1,60 @@
+"""The cycle: observe, remember, rank, plan, apply. Live, in a dry run and in a replay the same lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import numpy as np
+
+from tias_slurm.jobs import PENDING, Snapshot
+from tias_slurm.ledger import Ledger
+from tias_slurm.planner import Plan, Planner
+from tias_slurm.policy.base import Policy, Ranking
+
+Recorder = Callable[[Snapshot, Ranking, Plan], None]
+
+
+class Cluster(Protocol):
+    """The port to a cluster. Adapters cannot be told apart by the rest of the code."""
+
+    def observe(self) -> Snapshot:
+        """One look at jobs, nodes and the controller's clock."""
+
+    def apply(self, snapshot: Snapshot, plan: Plan) -> None:
+        """Carry the actions out: first the writes, then the requeues."""
+
+
+class Controller:
+    """One pass through the five steps for each call of `cycle`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ledger: Ledger,
+        policy: Policy,
+        planner: Planner,
+        record: Recorder | None = None,
+    ) -> None:
+        self.cluster = cluster
+        self.ledger = ledger
+        self.policy = policy
+        self.planner = planner
+        self.record = record
+        self.writes = 0
+
+    def cycle(self) -> None:
+        """Do what one poll asks for."""
+        snapshot = self.cluster.observe()
+        known = self.ledger.remember(snapshot)
+        if not np.any(snapshot.jobs.state == PENDING):
+            return
+        ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
+        plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking)
+        if not len(plan.write) and not len(plan.victims):
+            return
+        self.ledger.requeued(plan.victims)
+        self.writes += len(plan.write)
+        if self.record is not None:
+            self.record(snapshot, ranking, plan)
+        self.cluster.apply(snapshot, plan)

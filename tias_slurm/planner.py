@@ -1,0 +1,89 @@
+"""Ranking + levers as they stand + budgets -> what to write and whom to requeue. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tias_slurm import preemption
+from tias_slurm.jobs import PENDING, RUNNING, Floats, Ints, Snapshot
+from tias_slurm.levers import Lever
+from tias_slurm.policy.base import Ranking
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Budgets of one cycle, and what protects a running job."""
+
+    max_writes: int = 1000
+    requeue: bool = False
+    min_run_s: float = 600.0
+    max_requeues_per_job: int = 8
+    max_preemptors: int = 10
+    restart_s: float = 60.0  # what a restart costs, counted into the loss
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The actions of one cycle, as columns. Rows are those of the snapshot."""
+
+    write: Ints  # (w,) rows whose lever changes
+    old: Floats  # (w,)
+    new: Floats  # (w,)
+    victims: Ints  # (v,) rows to requeue
+    beneficiaries: Ints  # (v,) the waiting row that each makes room for
+    held_back: int  # writes that the budget left for the next cycle
+
+
+class Planner:
+    """Turns an order into the fewest actions that bring it about."""
+
+    def __init__(self, lever: Lever, limits: Limits) -> None:
+        self.lever = lever
+        self.limits = limits
+
+    def plan(self, snapshot: Snapshot, found: Floats, requeues: Ints, ranking: Ranking) -> Plan:
+        """`found`: the user's own lever values; `requeues`: how often we requeued each job. Shapes (n,)."""
+        jobs = snapshot.jobs
+        waiting = (jobs.state == PENDING) & (jobs.gpus > 0)
+        target = found + self.lever.offset(ranking)
+        write = np.flatnonzero(waiting & (target != jobs.lever))
+        held_back = max(0, len(write) - self.limits.max_writes)
+        if held_back:
+            # the largest change first
+            change = np.abs(target[write] - jobs.lever[write])
+            write = np.sort(write[np.argsort(-change, kind="stable")[: self.limits.max_writes]])
+        planned = jobs.lever
+        if len(write):
+            planned = jobs.lever.copy()
+            planned[write] = target[write]
+        victims, beneficiaries = self._requeues(snapshot, planned, requeues, ranking)
+        return Plan(write, jobs.lever[write], target[write], victims, beneficiaries, held_back)
+
+    def _requeues(
+        self, snapshot: Snapshot, planned: Floats, requeues: Ints, ranking: Ranking
+    ) -> tuple[Ints, Ints]:
+        limits, jobs = self.limits, snapshot.jobs
+        nobody = np.empty(0, dtype=np.int64)
+        if not limits.requeue:
+            return nobody, nobody
+        preemptible = (
+            (jobs.state == RUNNING)
+            & jobs.requeueable
+            & (jobs.run_time >= limits.min_run_s)
+            & (requeues < limits.max_requeues_per_job)
+        )
+        rows = np.flatnonzero((jobs.state == PENDING) & jobs.can_start)
+        if not len(rows) or not preemptible.any():
+            return nobody, nobody
+        if ranking.level[rows].min() >= ranking.level[preemptible].max():
+            return nobody, nobody
+        # the order in which Slurm will look at them once the writes are in
+        priority = snapshot.order[rows] - planned[rows]
+        order = rows[np.lexsort((snapshot.tie[rows], -priority))]
+        saved = np.where(jobs.checkpoint > 0, jobs.run_time % np.maximum(jobs.checkpoint, 1.0), jobs.run_time)
+        loss = (saved + limits.restart_s) * jobs.gpus
+        return preemption.select(
+            order, jobs.gpus, ranking.level, preemptible, loss, snapshot.occupancy, limits.max_preemptors
+        )

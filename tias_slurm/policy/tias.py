@@ -1,0 +1,142 @@
+"""TIAS: two-level information-agnostic scheduling.
+
+A reconstruction: of the paper (Yang, Lin, Ni, Song, INSAI 2021, DOI 10.1109/INSAI54028.2021.00041) only the
+abstract is public. docs/policy.md states the formulas and where each default comes from. Symbols: s first
+submit, d deadline, t now, D = d - s, l = d - t, g GPUs, e useful executed time, w = (t - s) - e, a attained
+service, x = e / D, K queues.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from tias_slurm.jobs import Bools, Floats, Ints, RankInput
+from tias_slurm.policy.base import Ranking, queue_of
+from tias_slurm.policy.learning import PRIOR_UPPER, interpolate, window_class
+
+
+@dataclass(frozen=True)
+class TiasSettings:
+    """Every constant of the policy."""
+
+    thresholds_gpu_s: tuple[float, ...] = (18_000.0, 72_000.0, 300_000.0, 1_500_000.0)
+    risk: Literal["closed-form", "learned"] = "closed-form"
+    delta_s: float = 7_200.0  # Delta: the wait whose risk is looked at
+    urgent_risk: float = 0.10  # r_u
+    warming_ratio: float = 0.3  # R3, a share of r_u
+    window_hint: float = 0.25  # eta: the window as a hint of size
+    hopeless_chance: float = 0.10  # p_h
+    # (c, level): once accumulated loss reaches c, the level is at most this; c = 0 means any loss
+    caps: tuple[tuple[float, int], ...] = ()
+    overdue: Literal["last", "best-effort"] = "last"
+    queue_urgency: Literal["u", "edf", "laxity", "elapsed"] = "u"
+    interval_s: float = 60.0  # less time without progress than one cycle is no loss
+
+
+PRESETS: dict[str, TiasSettings] = {
+    "jct-first": TiasSettings(),
+    "wide-fair": TiasSettings(urgent_risk=0.15, warming_ratio=0.5, caps=((0.0, 6),)),
+    "balanced": TiasSettings(
+        risk="learned", delta_s=3_600.0, urgent_risk=0.20, warming_ratio=0.05, window_hint=0.5
+    ),
+    "guard": TiasSettings(
+        thresholds_gpu_s=(18_000.0, 72_000.0, 300_000.0, 1_500_000.0, 6_000_000.0),
+        urgent_risk=0.125,
+        hopeless_chance=0.03,
+        caps=((0.0, 6), (0.05, 4), (0.10, 2)),
+    ),
+}
+
+
+def preset(name: str, **overrides: Any) -> TiasSettings:
+    """A preset with single constants replaced. KeyError for an unknown name."""
+    return replace(PRESETS[name], **overrides)
+
+
+class Tias:
+    """The policy. Level 1 is `_deadline_levels` and the queues, level 2 is `_queue_urgency`."""
+
+    def __init__(self, settings: TiasSettings) -> None:
+        self.settings = settings
+        self._thresholds = np.array(settings.thresholds_gpu_s, dtype=np.float64)
+        self.queues = len(settings.thresholds_gpu_s) + 1
+
+    @property
+    def levels(self) -> int:
+        """0 .. 2K+1."""
+        return 2 * self.queues + 2
+
+    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+        """Levels and urgency of all jobs at `now`. Pure."""
+        last = 2 * self.queues + 1
+        best_effort = 2 * queue_of(jobs.attained, self._thresholds) + 1
+        level = np.where(jobs.claim_lost, np.maximum(best_effort, last - 2), best_effort)
+        urgency = np.ones(len(jobs))
+        claims = np.isfinite(jobs.deadline)
+        site_order = np.ones(len(jobs), dtype=np.bool_)
+        terms: dict[str, Floats] = {}
+        if claims.any():
+            rows = np.flatnonzero(claims)
+            left = jobs.deadline[rows] - now
+            lost, claimed, terms = self._deadline_levels(now, jobs, rows, left, survival)
+            fallen = best_effort[rows] if self.settings.overdue == "best-effort" else last
+            level[rows] = np.where(lost, fallen, claimed)
+            urgency[rows] = np.where(lost, 1.0, self._queue_urgency(now, jobs, rows, left))
+            site_order[rows] = lost
+        return Ranking(level, urgency, site_order, terms)
+
+    def _deadline_levels(
+        self, now: float, jobs: RankInput, rows: Ints, left: Floats, survival: Floats
+    ) -> tuple[Bools, Ints, dict[str, Floats]]:
+        """Level 1 for deadline jobs: (overdue or hopeless, level if not, terms)."""
+        c = self.settings
+        executed, gpus = jobs.executed[rows], jobs.gpus[rows]
+        elapsed = now - jobs.first_submit[rows]
+        window = elapsed + left
+        waited = elapsed - executed
+        overdue = left <= 0.0
+        # past the deadline neither chance nor risk is defined; any positive number keeps the arithmetic quiet
+        size = np.where(overdue, 1.0, PRIOR_UPPER * window - executed)
+        if c.risk == "closed-form":
+            chance = np.minimum(np.maximum(left / size, 0.0), 1.0)
+            risk = np.minimum(c.delta_s, left) / size
+        else:
+            safe = np.where(overdue, 1.0, window)
+            classes = window_class(safe)
+            used = np.maximum(interpolate(survival, classes, executed / safe), 1e-12)
+            spare = 1.0 - waited / safe
+            chance = 1.0 - interpolate(survival, classes, spare) / used
+            later = 1.0 - interpolate(survival, classes, spare - c.delta_s / safe) / used
+            chance = np.minimum(np.maximum(chance, 0.0), 1.0)
+            risk = chance - np.minimum(np.maximum(later, 0.0), 1.0)
+        hopeless = ~jobs.running[rows] & (chance < c.hopeless_chance)
+        queue = queue_of(np.maximum(jobs.attained[rows], c.window_hint * gpus * window), self._thresholds)
+        level = np.where(risk >= c.warming_ratio * c.urgent_risk, 2 * np.maximum(queue - 1, 0), 2 * queue + 2)
+        level = np.where(risk >= c.urgent_risk, 0, level)
+        loss = waited / size
+        for bound, highest in c.caps:
+            reached = (waited >= c.interval_s) & (loss >= bound)
+            level = np.where(reached, np.minimum(level, highest), level)
+        terms = {"rows": rows, "l": left, "w": waited, "M0": chance, "r": risk, "c": loss, "q_d": queue}
+        return overdue | hopeless, level, terms
+
+    def _queue_urgency(self, now: float, jobs: RankInput, rows: Ints, left: Floats) -> Floats:
+        """Level 2: the smaller goes first. U = l g (1 - x) in GPU-seconds, or another order by name."""
+        kind = self.settings.queue_urgency
+        executed = jobs.executed[rows]
+        elapsed = now - jobs.first_submit[rows]
+        window = elapsed + left
+        if kind == "u":
+            value = left * jobs.gpus[rows] * (1.0 - executed / np.maximum(window, 1.0))
+        elif kind == "edf":
+            value = left
+        elif kind == "laxity":
+            # against the mean of the uniform prior on the run time
+            value = left - np.maximum(PRIOR_UPPER / 2 * window - executed, 0.0)
+        else:
+            # Aemon's elapsed / left, turned over so that the smaller goes first
+            value = 86_400.0 * left / np.maximum(elapsed, 1.0)
+        return np.maximum(value, 1.0)

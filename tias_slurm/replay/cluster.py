@@ -1,0 +1,373 @@
+"""The `Cluster` port over a model of Slurm in virtual time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
+from tias_slurm.jobs import RUNNING as RUNS
+from tias_slurm.placement import find_nodes
+from tias_slurm.planner import Plan
+from tias_slurm.replay import engine as e
+from tias_slurm.replay.site_priority import SitePriority
+from tias_slurm.slurm.nodes import NodeSet
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a requeue costs, and how often a job of unknown habits saves itself. Seconds."""
+
+    restart_s: float = 60.0
+    requeue_delay_s: float = 120.0
+    checkpoint_s: float = 600.0
+
+
+@dataclass(frozen=True)
+class Requests:
+    """The jobs of a workload as the model sees them, in order of arrival; shared by all policies of a run."""
+
+    row: Ints  # row in Workload.jobs of each job number
+    number: Ints  # job number of each row
+    first_submit: Floats
+    eligible: Floats
+    work: Floats
+    leaves: Floats
+    deadline: Floats
+    gpus: Ints
+    partition: Ints
+    nodes: Ints
+    node_gpus: Ints
+    node_cpus: Ints
+    node_mem: Ints
+    shape: Ints
+    first: Ints
+    room: int
+    user: Ints
+    tie: Ints
+    fits: Bools
+    member: Bools
+    total_gpus: Ints
+    total_cpus: Ints
+    total_mem: Ints
+
+    @property
+    def users(self) -> int:
+        """How many there are."""
+        return int(self.user.max()) + 1 if len(self.user) else 1
+
+
+def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
+    """Number the jobs by arrival and resolve what each asks for on these nodes."""
+    n = len(jobs)
+    submit = jobs["first_submit"].to_numpy(np.float64)
+    eligible = np.fmax(jobs["eligible"].to_numpy(np.float64), submit)
+    row = np.argsort(eligible, kind="stable")
+    number = np.empty(n, dtype=np.int64)
+    number[row] = np.arange(n)
+    tie = np.empty(n, dtype=np.int64)
+    tie[np.argsort(submit, kind="stable")] = np.arange(n)
+    never_ran = jobs["runs"].to_numpy() == 0
+    gpus = jobs["gpus"].to_numpy(np.int64)
+    names, part_names = pd.factorize(jobs["partition"])
+    member = np.array([_members(str(p), nodes) for p in part_names], dtype=np.bool_)
+    member = member.reshape(-1, len(nodes.gpus))
+    asked = np.column_stack(
+        [
+            names,
+            jobs["nodes"].to_numpy(np.int64),
+            gpus,
+            jobs["cpus"].to_numpy(np.int64),
+            np.ceil(jobs["mem_mb"].to_numpy(np.float64)).astype(np.int64),
+        ]
+    )
+    shapes, shape = np.unique(asked, axis=0, return_inverse=True)
+    shape = shape.reshape(-1)
+    resolved = np.array([_resolve(s, member[s[0]], nodes) for s in shapes], dtype=np.int64).reshape(-1, 6)
+    count, node_gpus, node_cpus, node_mem, room, fits = resolved[shape].T
+    first = np.concatenate([[0], np.cumsum(room[row])])
+    users, _ = pd.factorize(jobs["user"])
+
+    def arrived(column: Ints) -> Ints:
+        return np.ascontiguousarray(column[row])
+
+    return Requests(
+        row=row,
+        number=number,
+        first_submit=submit[row],
+        eligible=eligible[row],
+        work=np.where(never_ran, np.nan, jobs["work"].to_numpy(np.float64))[row],
+        leaves=np.where(never_ran, jobs["end"].to_numpy(np.float64), np.inf)[row],
+        deadline=jobs["deadline"].to_numpy(np.float64)[row],
+        gpus=arrived(gpus),
+        partition=arrived(names.astype(np.int64)),
+        nodes=arrived(count),
+        node_gpus=arrived(node_gpus),
+        node_cpus=arrived(node_cpus),
+        node_mem=arrived(node_mem),
+        shape=arrived(shape),
+        first=first[:-1],
+        room=int(first[-1]),
+        user=arrived(users.astype(np.int64)),
+        tie=arrived(tie),
+        fits=fits[row] > 0,
+        member=member,
+        total_gpus=nodes.gpus.astype(np.int64),
+        total_cpus=nodes.cpus.astype(np.int64),
+        total_mem=nodes.mem_mb.astype(np.int64),
+    )
+
+
+def _members(partition: str, nodes: NodeSet) -> list[bool]:
+    wanted = {p.strip() for p in partition.split(",")}
+    return [not partition or not here or bool(wanted & here) for here in nodes.partitions]
+
+
+def _resolve(asked: Ints, member: Bools, nodes: NodeSet) -> tuple[int, int, int, int, int, int]:
+    """One request on these nodes.
+
+    A job that names no node count takes one node if its GPUs fit one, else whole nodes. Returns (node count
+    or 0 for whole nodes, GPUs, CPUs and memory on each, nodes that it may hold, whether it fits the empty
+    cluster).
+    """
+    _, count, gpus, cpus, mem = (int(x) for x in asked)
+    here = nodes.gpus[member]
+    largest = int(here.max()) if len(here) else 0
+    whole = count == 0 and gpus > largest > 0
+    if whole:
+        spread = -(-gpus // largest)
+        node_gpus, room = 0, min(len(here), -(-gpus // int(here[here > 0].min())))
+    else:
+        spread = max(count, 1)
+        node_gpus, room = -(-gpus // spread), spread
+    node_cpus, node_mem = -(-cpus // spread), -(-mem // spread)
+    if room > len(here) or largest * len(here) < gpus:
+        return max(count, 1), node_gpus, node_cpus, node_mem, 0, 0
+    total = nodes.gpus.astype(np.int64)
+    cpu_total, mem_total = nodes.cpus.astype(np.int64), nodes.mem_mb.astype(np.int64)
+    kind = 0 if whole else spread
+    out = np.empty(len(total), dtype=np.int64)
+    fits = find_nodes(
+        total, cpu_total, mem_total, total, member, kind, gpus, node_gpus, node_cpus, node_mem, out
+    )
+    return kind, node_gpus, node_cpus, node_mem, room, int(fits > 0)
+
+
+class VirtualCluster:
+    """A Slurm that lives in arrays. `advance` moves its clock; `observe` and `apply` are the port."""
+
+    def __init__(
+        self,
+        req: Requests,
+        *,
+        consent: Bools,
+        checkpoint: Floats,
+        costs: Costs,
+        site: SitePriority | None = None,
+        sample_at: Floats | None = None,
+    ) -> None:
+        """`consent` and `checkpoint` (seconds, 0: never) by job number, shape (n,).
+
+        `site` is how Slurm itself orders jobs; None: by first submit.
+        """
+        n, size = len(req.row), len(req.total_gpus)
+        self.req = req
+        self.consent = consent
+        self.checkpoint = checkpoint
+        self.site = site
+        self.now = -np.inf
+        samples = np.empty(0) if sample_at is None else sample_at
+        # a job that can never fit is not waited for
+        work = np.where(req.fits, req.work, np.nan)
+        leaves = np.where(req.fits & ~np.isnan(req.leaves), req.leaves, -np.inf)
+        zero = np.zeros(n)
+        none = np.zeros(n, dtype=np.int64)
+        self.state = e.State(
+            eligible=req.eligible,
+            work=work,
+            leaves=leaves,
+            gpus=req.gpus,
+            partition=req.partition,
+            nodes=req.nodes,
+            node_gpus=req.node_gpus,
+            node_cpus=req.node_cpus,
+            node_mem=req.node_mem,
+            shape=req.shape,
+            checkpoint=checkpoint,
+            user=req.user,
+            first=req.first,
+            tie=req.tie,
+            status=none.copy(),
+            submit=req.first_submit.copy(),
+            base=zero.copy(),
+            lever=zero.copy(),
+            run_start=zero.copy(),
+            kept=zero.copy(),
+            restarts=none.copy(),
+            nodes_held=none.copy(),
+            held=np.zeros(max(req.room, 1) + size, dtype=np.int64),
+            started=np.full(n, np.nan),
+            end=np.full(n, np.nan),
+            executed=zero.copy(),
+            lost=zero.copy(),
+            free_gpus=req.total_gpus.copy(),
+            free_cpus=req.total_cpus.copy(),
+            free_mem=req.total_mem.copy(),
+            total_gpus=req.total_gpus,
+            member=req.member,
+            queue=none.copy(),
+            heap=none.copy(),
+            when=zero.copy(),
+            where=np.full(n, -1, dtype=np.int64),
+            active=none.copy(),
+            place=none.copy(),
+            ended=none.copy(),
+            failed=np.full(int(req.shape.max()) + 1 if n else 1, -1, dtype=np.int64),
+            arrival_base=np.zeros(req.users),
+            sample_at=samples,
+            samples=np.zeros((len(samples), 3), dtype=np.int64),
+            counter=np.zeros(11, dtype=np.int64),
+            costs=np.array([costs.restart_s, costs.requeue_delay_s]),
+        )
+        self._looked_at_changes = -1
+        self._next: float | None = None
+        self._unseen: list[Ints] = []
+        if site is not None:
+            self.state.arrival_base[:] = site.arrival()
+
+    # -- the clock
+
+    def next_event(self) -> float:
+        """When something happens next; inf if nothing does."""
+        if self._next is None:
+            self._next = float(e.next_event(self.state))
+        return self._next
+
+    def idle(self) -> bool:
+        """Nothing waits, not even for the end of a requeue delay."""
+        s = self.state
+        return bool(s.counter[e.QUEUE] == 0 and s.counter[e.WAIT_JOBS] == 0)
+
+    def finished(self) -> bool:
+        """No event is left: every job that can run has ended."""
+        return self.next_event() == np.inf
+
+    def advance(self, until: float) -> None:
+        """Move the clock, with Slurm's own recalculation of priorities on the way."""
+        s = self.state
+        if self.site is not None:
+            while self.site.next_tick <= until and not self.finished():
+                self._next = e.advance(s, self.site.next_tick)
+                self._collect_ended()
+                self.site.tick(s)
+                self._sort_queue()
+                if self.idle():
+                    self.site.skip_to(self.next_event())
+        self._next = e.advance(s, until)
+        self.now = until
+        self._collect_ended()
+
+    def finish(self) -> None:
+        """Take the samples that are still due."""
+        e.sample(self.state, np.inf)
+
+    # -- the port
+
+    def observe(self) -> Snapshot:
+        """See controller.Cluster."""
+        s, req = self.state, self.req
+        if s.counter[e.CHANGES] != self._looked_at_changes:
+            self._looked_at_changes = int(s.counter[e.CHANGES])
+            a = np.sort(s.active[: s.counter[e.ACTIVE]])
+            self._active = a
+            self._static = (s.gpus[a], req.deadline[a], self.consent[a], self.checkpoint[a], s.tie[a])
+            self._requests = (
+                s.partition[a],
+                s.nodes[a],
+                s.node_gpus[a],
+                s.node_cpus[a],
+                s.node_mem[a],
+                s.first[a],
+            )
+        a = self._active
+        gpus, deadline, consent, checkpoint, tie = self._static
+        status = s.status[a]
+        running = status == e.RUNNING
+        jobs = JobTable(
+            job_id=a,
+            state=np.where(running, RUNS, PENDING),
+            submit=s.submit[a],
+            gpus=gpus,
+            deadline=deadline,
+            run_time=np.where(running, self.now - s.run_start[a], 0.0),
+            restarts=s.restarts[a],
+            requeueable=consent,
+            checkpoint=checkpoint,
+            lever=s.lever[a],
+            can_start=(status == e.WAITING) & ~np.isnan(s.work[a]),
+        )
+        partition, nodes, node_gpus, node_cpus, node_mem, first = self._requests
+        occupancy = Occupancy(
+            free_gpus=s.free_gpus,
+            free_cpus=s.free_cpus,
+            free_mem_mb=s.free_mem,
+            total_gpus=s.total_gpus,
+            member=s.member,
+            partition=partition,
+            nodes=nodes,
+            node_gpus=node_gpus,
+            node_cpus=node_cpus,
+            node_mem_mb=node_mem,
+            first=first,
+            count=s.nodes_held[a],
+            held=s.held,
+        )
+        return Snapshot(self.now, jobs, s.base[a], tie, self._take_ended(), occupancy)
+
+    def apply(self, snapshot: Snapshot, plan: Plan) -> None:
+        """See controller.Cluster."""
+        s = self.state
+        ids = snapshot.jobs.job_id
+        if len(plan.write):
+            s.lever[ids[plan.write]] = plan.new
+            self._sort_queue()
+        if len(plan.victims):
+            for row in plan.victims:
+                e.requeue(s, int(ids[row]), self.now)
+            e.walk(s, self.now)
+            self._next = None
+
+    def _sort_queue(self) -> None:
+        s = self.state
+        waiting = s.queue[: s.counter[e.QUEUE]]
+        waiting[:] = waiting[np.lexsort((s.tie[waiting], s.lever[waiting] - s.base[waiting]))]
+
+    def _collect_ended(self) -> None:
+        s = self.state
+        if s.counter[e.ENDED]:
+            ended = s.ended[: s.counter[e.ENDED]].copy()
+            s.counter[e.ENDED] = 0
+            self._unseen.append(ended)
+            if self.site is not None:
+                self.site.ended(ended, s)
+
+    def _take_ended(self) -> Ended:
+        if not self._unseen:
+            return _NOTHING_ENDED
+        ids = np.concatenate(self._unseen)
+        self._unseen.clear()
+        s = self.state
+        return Ended(
+            job_id=ids,
+            submit=self.req.first_submit[ids],
+            deadline=self.req.deadline[ids],
+            run_time=s.end[ids] - s.run_start[ids],
+            completed=np.ones(len(ids), dtype=np.bool_),
+        )
+
+
+_NOTHING_ENDED = Ended(
+    np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_)
+)
