@@ -97,7 +97,7 @@ def read_comment(text: str, *, key: str = "deadline", first_submit: float, zone:
     `key`: the site's name of the deadline key, ASCII. `first_submit`: epoch seconds; relative deadlines
     count from it. `zone`: of times without an offset. Never raises; a bad value is a Refusal in the Claim.
     """
-    if not _own_keys(key).search(text):
+    if not own_keys(key).search(text):
         return Claim()
     found = _json_values(text, key)
     if found is None:
@@ -178,8 +178,8 @@ def format_deadline(epoch: float, zone: ZoneInfo) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def _own_keys(key: str) -> re.Pattern[str]:
-    # a cheap test that a text holds none of ours: most comments end here
+def own_keys(key: str) -> re.Pattern[str]:
+    """A cheap test: a text that it does not find holds none of our keys. Most comments end here."""
     return re.compile(rf"{re.escape(key)}[=\"]|requeue[=\"]|checkpoint[=\"]", re.ASCII | re.IGNORECASE)
 
 
