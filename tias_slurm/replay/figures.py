@@ -198,7 +198,7 @@ def _place(ax: Any, points: list[tuple[float, float]], names: list[str]) -> None
             ha="left" if dx > 0 else "right",
             va="center",
             fontweight="bold" if base(names[i]) == "tias" else "normal",
-            arrowprops={"arrowstyle": "-", "color": GRID, "lw": 0.8} if abs(dy) > 13 else None,
+            arrowprops={"arrowstyle": "-", "color": INK, "lw": 0.5, "alpha": 0.5} if abs(dy) > 13 else None,
         )
 
 

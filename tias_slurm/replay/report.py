@@ -294,7 +294,7 @@ def _context(run: DryRun, work: Workload) -> dict[str, Any]:
         "gpus": count(run.cluster["gpus"]),
         "period": period,
         "assumed": wording.assumed_line(run),
-        "findings": wording.findings(run),
+        "findings": [(f, f.startswith(wording.WORSE)) for f in wording.findings(run)],
         "account": [
             ("Read", wording.read_line(run)),
             ("Refused", wording.refused_line(run)),

@@ -31,7 +31,7 @@ from tias_slurm.replay.wording import (
 
 MARK = "†"
 FOOTNOTE = f"{MARK} knows the future (each job's run time): a bound, no scheduler can do this."
-FULL_WIDTH = 110  # used where the output is no terminal
+FULL_WIDTH = 120  # used where the output is no terminal
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,13 @@ import numpy as np
 from tias_slurm.replay.results import DryRun, PolicyResult
 
 NONE = "–"
+WORSE = "Worse under "  # begins every finding that speaks against TIAS
+SOURCES = {
+    "comment": "in comments",
+    "submit_line": "in submit lines",
+    "native": "from Slurm's own --deadline",
+    "trace": "in the trace",
+}
 SAME = 0.005  # relative changes below this are called no change
 
 
@@ -138,7 +145,7 @@ def deadlines_line(run: DryRun) -> str:
     d = run.deadlines
     line = f"{count(d['found'])} found"
     if sources := d.get("by_source"):
-        line += " (" + ", ".join(f"{count(n)} {name}" for name, n in ranked(sources) if n) + ")"
+        line += " (" + ", ".join(f"{count(n)} {SOURCES.get(k, k)}" for k, n in ranked(sources) if n) + ")"
     line += f", {count(d['refused'])} refused"
     if d["refused"] and (reasons := d.get("refused_by_reason")):
         line += f" ({top(reasons)})"
@@ -168,7 +175,8 @@ def cluster_line(run: DryRun) -> str:
     if source and source not in line:
         line += f" ({source})"
     if stuck := len(never_fit(run)):
-        line += f"; {plural(stuck, 'job')} {'asks' if stuck == 1 else 'ask'} for more than it has"
+        verb = "asks for more than it has and stands" if stuck == 1 else "ask for more than it has and stand"
+        line += f"; {plural(stuck, 'job')} {verb} outside the measures"
     return line
 
 
@@ -242,7 +250,7 @@ def _worse(run: DryRun, name: str, other: str) -> str:
             bad.append(what.format(_times(new, old, key)))
     if (n["unfinished"] or 0) > (o["unfinished"] or 0):
         bad.append(f"{plural(int(n['unfinished'] or 0), 'job')} never ended")
-    return f"Worse under {name}: {', '.join(bad)}." if bad else ""
+    return f"{WORSE}{name}: {', '.join(bad)}." if bad else ""
 
 
 def _consent(run: DryRun) -> str:
@@ -288,8 +296,7 @@ def findings(run: DryRun) -> list[str]:
     if not any(p.metrics["deadline_jobs"] for p in run.policies.values()):
         lines.append("No job that ran has a deadline, so only completion times can be compared.")
     for name in names:
-        text = _versus(run, name, other)
-        lines.append(" ".join(x for x in (text, _worse(run, name, other)) if x))
+        lines += [_versus(run, name, other), _worse(run, name, other)]
     lines.append(_consent(run))
     return [x for x in lines if x]
 
