@@ -29,7 +29,7 @@ REFUSED = (
     ("no such day", "deadline=2026-11-31"),
     ("an hour that the clock skips", "deadline=2027-03-28T02:30"),
     ("a word", "deadline=tomorrow"),
-    ("an unknown unit", "deadline=+3weeks"),
+    ("an unknown unit", "deadline=+3months"),
     ("JSON of another type", '{"deadline": true}'),
     ("JSON of another type", '{"deadline": ["+36h"]}'),
     ("before the submit", "deadline={past}T12:00"),
@@ -97,9 +97,9 @@ def deadline_text(dice: Dice, submit: int, time: int, form: str) -> tuple[str, i
         return f"deadline=now+{hours}hours", submit + hours * HOUR
     if form == "day":
         clock = local(time)
-        midnight = time - (clock.hour * HOUR + clock.minute * MINUTE + clock.second)
-        tomorrow = midnight + 36 * HOUR  # noon, whatever the clocks do at night
-        return f"deadline={clock:%Y-%m-%d}", tomorrow - local(tomorrow).hour * HOUR
+        passed = clock.hour * HOUR + clock.minute * MINUTE + clock.second
+        wall = time + utc_offset(time) - passed + DAY  # the next midnight, as if Berlin were on UTC
+        return f"deadline={clock:%Y-%m-%d}", wall - utc_offset(wall - 2 * HOUR)
     time = -(-time // MINUTE) * MINUTE
     clock = local(time)
     if form == "local":

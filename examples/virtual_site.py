@@ -260,6 +260,7 @@ def draw_jobs(dice: Dice, submissions: int, load_percent: int) -> list[Job]:
             jobs.append(job)
             if job.partition == "gpu" and job.gpus == 4 and job.nodes == 1 and dice.chance(12):
                 add_component(jobs, job)
+    add_last_array(jobs)
     demand = sum(j.gpus * j.runs_for for j in jobs if j.fate != "TIMEOUT")
     fixed = sum(j.gpus * j.runs_for for j in jobs if j.fate == "TIMEOUT")
     wanted = 80 * (FINISH - BEGIN) * load_percent // 100 - fixed
@@ -277,6 +278,17 @@ def draw_jobs(dice: Dice, submissions: int, load_percent: int) -> list[Job]:
     for job in dice_held:
         job.held, job.patience = True, 5 * HOUR + job.cpus
     return jobs
+
+
+def add_last_array(jobs: list[Job]) -> None:
+    """An array, two tasks at a time, of which a remainder waits when the four weeks are over."""
+    submit = FINISH - 8 * HOUR
+    array = Array(0, 12, 2, 12)
+    place = sum(j.submit <= submit for j in jobs)
+    for task in range(12):
+        job = Job(USERS[3], ACCOUNTS[3], "gpu", submit, 1, 1, 8, 49_152, 9000, 240, "COMPLETED", 9000)
+        job.array, job.task = array, task
+        jobs.insert(place + task, job)
 
 
 def add_component(jobs: list[Job], leader: Job) -> None:

@@ -121,15 +121,15 @@ class Site:
     def on_requeue(self, now: int, what: tuple[Job, Run]) -> bool:
         job, run = what
         if run.end is None:
-            self.release(job, now, "REQUEUED")
+            self.release(job, now, "REQUEUED" if job.submit % 4 else "PREEMPTED")
             self.again_later(job, now)
         return True
 
     def on_down(self, now: int, name: str) -> bool:
         self.by_name[name].up = False
-        for job in [j for j in self.running.values() if name in j.runs[-1].nodes]:
+        for i, job in enumerate([j for j in self.running.values() if name in j.runs[-1].nodes]):
             self.release(job, now, "NODE_FAIL")
-            if job.requeueable:
+            if job.requeueable and i % 3:
                 self.again_later(job, now)
         return True
 
@@ -234,7 +234,7 @@ class Site:
         self.at(now + job.runs_for + run.suspended, "end", (job, run))
 
 
-def history(seed: int, submissions: int = 4400, load_percent: int = 90) -> list[Job]:
+def history(seed: int, submissions: int = 4400, load_percent: int = 86) -> list[Job]:
     """The jobs of four weeks with all their runs, in order of submission."""
     jobs = draw_jobs(Dice(seed), submissions, load_percent)
     Site(jobs).run()

@@ -61,7 +61,7 @@ def test_without_numba_the_same(policy):
     here = [x.tolist() for x in run_textbook(policy, submit, work, gpus, 8)]
     code = (
         "import numpy as np\n"
-        "from tias_slurm.replay import jit\n"
+        "from tias_slurm import jit\n"
         "from tias_slurm.replay.textbook import run_textbook\n"
         "assert not jit.HAVE_NUMBA\n"
         f"a = np.array({submit.tolist()}), np.array({work.tolist()}), np.array({gpus.tolist()})\n"

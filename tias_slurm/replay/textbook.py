@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.replay.jit import njit
 
 POLICIES = ("fifo-strict", "fifo-fit", "srtf", "srsf")
 
@@ -202,7 +202,7 @@ def _shortest_first(
     size_of: Ints,
     begin: Ints,
 ) -> tuple[Floats, Floats, Ints]:
-    """Least remaining time x weight first: running jobs in order, merged with a heap of waiting jobs a size."""
+    """Least remaining time x weight first: running jobs merged with a heap of waiting jobs a size."""
     n, k = len(submit), len(sizes)
     first, end = np.full(n, np.nan), np.full(n, np.nan)
     preempted = np.zeros(n, dtype=np.int64)
