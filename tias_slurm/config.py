@@ -330,7 +330,11 @@ def _problem(error: ErrorDetails, path: list[str]) -> str:
     if kind in {"model_type", "model_attributes_type"}:
         return f"must be a table: write [{printable(path[0])}] and its keys below"
     message = error["msg"].removeprefix("Value error, ").replace("Input should", "must")
-    message = message.replace("a valid tuple", "a list in [ ]").replace("Tuple should", "must")
+    message = (
+        message.replace("a valid tuple", "a list in [ ]")
+        .replace("Value should", "must")
+        .replace(" after validation, not 0", "")
+    )
     message = message.replace("String should have at least 1 character", "must not be empty")
     if isinstance(got, dict):  # a rule about several keys names them itself
         return message
@@ -349,10 +353,12 @@ def _unknown(path: list[str]) -> str:
         if len(path) == 1
         else [k.split(".")[1] for k in known if k.startswith(path[0] + ".")]
     )
+    elsewhere = [k for k in known if k.split(".")[1] == path[-1]]
     close = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.5)
-    if close:
+    if elsewhere:  # the right name in the wrong section
+        near = elsewhere[0]
+    elif close:
         near = ".".join([*path[:-1], close[0]])
-    else:  # the right name in the wrong section, or something else altogether
-        elsewhere = [k for k in known if k.split(".")[1] == path[-1]]
-        near = (elsewhere or difflib.get_close_matches(full, list(known), n=1, cutoff=0.3) or [""])[0]
+    else:
+        near = next(iter(difflib.get_close_matches(full, list(known), n=1, cutoff=0.3)), "")
     return "unknown key" + (f"; the nearest known one is {near}" if near else "")

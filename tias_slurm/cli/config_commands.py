@@ -1,0 +1,105 @@
+"""`check-config` and `show-config`: is the settings file good, and which values hold and why."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config
+from tias_slurm.policy.tias import preset
+from tias_slurm.replay.workload import printable
+
+PathOption = Annotated[
+    str | None,
+    typer.Option(
+        "--config", metavar="PATH", help=f"The settings file; without it {DEFAULT_PATH}, if that is there."
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+# what an unset value means, where no preset fills it in
+_UNSET = {
+    "deadlines.max_window_s": "no limit",
+    "lever.span": "strict levels",
+}
+
+
+def check_config(config: PathOption = None, as_json: JsonOption = False) -> None:
+    """Check a settings file: every key known, every value of the right type and in range.
+
+    Prints what the file sets; ends with exit code 2 and one line per problem if it is wrong.
+
+    Example: tias-slurm check-config --config /etc/tias-slurm/config.toml
+    """
+    loaded = load_config(config)
+    path = config if config is not None else DEFAULT_PATH
+    absent = config is None and not os.path.exists(DEFAULT_PATH)
+    given = [row.key for row in loaded.show() if row.origin != "default"]
+    if as_json:
+        _print_json({"valid": True, "path": None if absent else path, "set": given})
+    elif absent:
+        typer.echo(f"{path} does not exist: the built-in defaults hold")
+    else:
+        typer.echo(f"{printable(path, 300)}: valid, {len(given)} setting{'s' * (len(given) != 1)}")
+
+
+def show_config(config: PathOption = None, as_json: JsonOption = False) -> None:
+    """Show every setting: the value that holds, where it comes from, what it means.
+
+    The origin is the settings file, a preset, or "default" for what is built in.
+
+    Example: tias-slurm show-config --json
+    """
+    rows = effective(load_config(config))
+    if as_json:
+        _print_json({"settings": [row._asdict() for row in rows]})
+        return
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("setting", no_wrap=True)
+    for heading in ("value", "from"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("meaning", overflow="fold", style="dim")
+    section = ""
+    for row in rows:
+        if section and row.key.split(".")[0] != section:
+            table.add_row()
+        section = row.key.split(".")[0]
+        value = _UNSET.get(row.key, "") if row.value is None else _toml(row.value)
+        table.add_row(*(Text(printable(cell, 300)) for cell in (row.key, value, row.origin, row.description)))
+    console.print(table)
+
+
+def effective(config: Config) -> list[Setting]:
+    """The settings as they hold: what the file leaves to the preset has the preset's value and says so."""
+    base = preset(config.policy.preset)
+    rows = []
+    for row in config.show():
+        section, name = row.key.split(".")
+        if section == "policy" and row.value is None:
+            value = getattr(base, name)
+            origin = f"preset {config.policy.preset}"
+            row = row._replace(value=list(value) if isinstance(value, tuple) else value, origin=origin)
+        rows.append(row)
+    return rows
+
+
+def _toml(value: Any) -> str:
+    """A value as one would write it in the file."""
+    if isinstance(value, float):
+        return f"{value:.15g}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml(v) for v in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    typer.echo(json.dumps(document, indent=2, ensure_ascii=False))
