@@ -1,0 +1,1 @@
+"""What Slurm prints and stores: readers of accounting exports and of node facts."""

@@ -1,0 +1,204 @@
+"""A site's accounting history, from files of `sacct` text or JSON to one row a job."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import pandas as pd
+
+from tias_slurm.replay.workload import COLUMNS, InputError, Refusals, Workload, printable
+from tias_slurm.slurm import fields, files, runs, sacct_json, sacct_text
+from tias_slurm.slurm.records import Reader, Records
+
+HOW_TO_EXPORT = (
+    "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 sacct -a -D -X --parsable2 --noconvert --delimiter=$'\\x1f' "
+    "-S now-60days -E now --format=Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,Start,End,"
+    "ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,Comment,SubmitLine > export.txt"
+)
+
+# What a history is the poorer without: any of the columns, and what that means.
+USEFUL: tuple[tuple[tuple[str, ...], str], ...] = (
+    (("comment",), "no Comment column: deadlines and consent can only come from SubmitLine"),
+    (("submitline",), "no SubmitLine column: a comment that was replaced later cannot be recovered from it"),
+    (("user",), "no User column: reused job ids cannot be told apart by their users"),
+    (("timelimit", "timelimitraw"), "no Timelimit column: backfill has no time limits to plan with"),
+    (("eligible",), "no Eligible column: every job counts as eligible from its submit"),
+    (("elapsed", "elapsedraw"), "no Elapsed column: work is End - Start, suspended time included"),
+    (("partition",), "no Partition column: all jobs share all nodes"),
+    (("jobidraw",), "no JobIDRaw column: runs of a job are joined by JobID"),
+)
+
+
+def how_to_export() -> str:
+    """The command that makes the best input: one line of shell."""
+    return HOW_TO_EXPORT
+
+
+def sniff(path: str) -> str:
+    """What a file holds, by its first lines: `json`, `sacct`, `csv-trace` or `swf`. Raises InputError.
+
+    Standard input and pipes can still be read afterwards.
+    """
+    head = files.peek(path).decode("utf-8", "replace").lstrip("\ufeff")
+    if head.lstrip()[:1] in ("{", "["):
+        return "json"
+    lines = [line.rstrip("\r") for line in head.split("\n")[: sacct_text.HEADER_LINES]]
+    if any(fields.header(line, None) and re.search("job_?id", line, re.I) for line in lines):
+        return "sacct"
+    first = next((line for line in lines if line.strip()), "")
+    if first.lstrip().startswith(";") or re.fullmatch(r"\s*-?[\d.]+(?:\s+-?[\d.]+){17}\s*", first):
+        return "swf"
+    if "," in first and not re.search(r"[|\x1f\t;]", first) and re.match(r'\s*"?[A-Za-z_][^,]*,', first):
+        return "csv-trace"
+    return "sacct"
+
+
+def read_history(
+    paths: Sequence[str],
+    *,
+    delimiter: str | None = None,
+    columns: str | None = None,
+    zone: ZoneInfo,
+    cluster: str | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> Workload:
+    """The jobs of one cluster's history.
+
+    paths      files of sacct text or JSON, also compressed; `-` is standard input
+    delimiter  of text; None: found from the header or the lines
+    columns    the `sacct --format` list, for text without a header
+    zone       in which text gives times that name no zone
+    cluster    which cluster's jobs, where the files hold several
+    progress   is called with the bytes of input taken since its last call
+
+    Every row read is a job, or counted in `refused` or `left_out`:
+    rows == len(jobs) + refused.total + left_out.total(). Raises InputError where there is nothing to replay.
+    """
+    if not paths:
+        raise InputError("no input: name the files of the history, or - for standard input")
+    if len(set(paths)) < len(paths):
+        twice = next(p for p in paths if list(paths).count(p) > 1)
+        raise InputError(f"{files.label(twice)} is named twice")
+    reader = Reader(zone, Refusals(), Counter())
+    parts: list[Records] = []
+    for number, path in enumerate(paths):
+        if files.peek(path, 4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
+            chunks = sacct_json.read_json(reader, path, number, how=HOW_TO_EXPORT, progress=progress)
+        else:
+            chunks = sacct_text.read_text(
+                reader,
+                path,
+                number,
+                delimiter=delimiter,
+                columns=columns,
+                how=HOW_TO_EXPORT,
+                progress=progress,
+            )
+        parts += [chunk for chunk in chunks if len(chunk)]
+    records = Records.concat(parts) if parts else Records.empty()
+    parts.clear()
+    return _workload(reader, records, [files.label(p) for p in paths], cluster)
+
+
+def _workload(reader: Reader, records: Records, names: list[str], cluster: str | None) -> Workload:
+    left_out, refused = reader.left_out, reader.refused
+    records = _of_cluster(records, cluster, left_out)
+    twice = runs.settle(records)
+    records = runs.check(records, refused, names)
+    records = runs.drop_repeats(records, left_out)
+    pending = records.state == "PENDING"
+    if pending.any():
+        left_out["pending"] += int(pending.sum())
+        records = records.take(~pending)
+    jobs = runs.join(records)
+    if len(records) > len(jobs.last):
+        left_out["earlier runs, joined"] += len(records) - len(jobs.last)
+    if not len(jobs.last):
+        raise InputError(_nothing(reader, names))
+    table = _table(records, jobs)
+    notes = _notes(reader, table, records, jobs, twice)
+    return Workload(table, False, len(names), reader.rows, refused, +left_out, notes)
+
+
+def _of_cluster(records: Records, cluster: str | None, left_out: Counter[str]) -> Records:
+    found = sorted(set(records.cluster.tolist()) - {""})
+    if cluster is None:
+        if len(found) > 1:
+            raise InputError(
+                f"the history holds {len(found)} clusters ({printable(', '.join(found), 200)}): choose one with --cluster NAME"
+            )
+        return records
+    if found and cluster not in found:
+        raise InputError(
+            f"no job of cluster {printable(cluster)!r}: the history holds {printable(', '.join(found), 200)}"
+        )
+    other = (records.cluster != cluster) & (records.cluster != "")
+    if other.any():
+        left_out["other clusters"] += int(other.sum())
+        return records.take(~other)
+    return records
+
+
+def _nothing(reader: Reader, names: list[str]) -> str:
+    where = names[0] if len(names) == 1 else f"{len(names)} files"
+    if not reader.rows:
+        return f"{where}: a header but no jobs: check the time range (-S, -E) and -a of the export: {HOW_TO_EXPORT}"
+    counts = [f"{n} {what}" for what, n in (+reader.left_out).most_common()]
+    counts += [f"{n} refused ({why})" for why, n in reader.refused.by_reason.most_common(3)]
+    return f"{where}: none of {reader.rows} rows is a job that can be replayed: {', '.join(counts)}"
+
+
+def _table(r: Records, jobs: runs.Jobs) -> pd.DataFrame:
+    last, ran = jobs.last, jobs.run >= 0
+    run = np.where(ran, jobs.run, last)
+    submit = r.submit[jobs.first]
+    end = r.end[run]
+    # Eligible is unknown of a job that was held: it never stood in the queue before it started or left.
+    latest = np.where(
+        ran, np.where(np.isnan(r.start[jobs.first]), jobs.run_start, r.start[jobs.first]), r.end[last]
+    )
+    eligible = r.eligible[jobs.first]
+    eligible = np.where(np.isnan(eligible), np.where(ran, submit, latest), eligible)
+    comment = r.comment[last]
+    for job, text in jobs.comment.items():
+        comment[job] = text
+    data = {
+        "job_id": r.job_id[last], "cluster": r.cluster[last], "user": r.user[last], "account": r.account[last],
+        "partition": r.partition[last], "qos": r.qos[last], "state": r.state[last], "first_submit": submit,
+        "eligible": np.maximum(np.minimum(eligible, latest), submit), "start": jobs.run_start, "end": end,
+        "work": jobs.work, "lost_work": jobs.lost_work, "runs": jobs.runs, "gpus": r.gpus[last],
+        "gpu_type": r.gpu_type[last], "cpus": r.cpus[last], "mem_mb": r.mem_mb[last], "nodes": r.nodes[last],
+        "time_limit": r.time_limit[last], "comment": comment, "submit_line": r.submit_line[last],
+        "native_deadline": r.native_deadline[last],
+    }  # fmt: skip
+    return pd.DataFrame({x: pd.Series(data[x], dtype=kind) for x, (kind, _) in COLUMNS.items()})
+
+
+def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Jobs, twice: int) -> list[str]:
+    notes = [text for any_of, text in USEFUL if not all(set(any_of) & names for names in reader.names)]
+    if not reader.said_gpu:
+        notes.append(
+            "no record names a GPU: all jobs have 0 GPUs (is gres/gpu in AccountingStorageTRES of slurm.conf?)"
+        )
+    if twice:
+        notes.append(
+            f"{twice} records have a time in an hour that happens twice, settled by Elapsed and order"
+        )
+    if reader.mended:
+        notes.append(
+            f"{reader.mended} records were torn by text that holds the delimiter or a line break, and mended"
+        )
+    if unfinished := int(table["state"].isin(["RUNNING", "SUSPENDED"]).sum()):
+        notes.append(f"{unfinished} jobs still ran at the export: their work is the run time so far")
+    last_requeued = int((table["state"] == "REQUEUED").sum())
+    if last_requeued:
+        notes.append(f"{last_requeued} jobs were requeued last: their next run is not in the history")
+    if lost := int(((records.restarts[jobs.last] > 0) & (jobs.runs < 2)).sum()):
+        notes.append(f"{lost} jobs were requeued before but only their last run is here: export with -D")
+    if jobs.reused:
+        notes.append(f"{jobs.reused} job ids were used again by another job")
+    return notes

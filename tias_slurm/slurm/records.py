@@ -1,0 +1,137 @@
+"""Accounting records as columns: one row an allocation's record, before the runs of a job are joined."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import numpy.typing as npt
+
+from tias_slurm.jobs import Bools, Floats, Ints
+from tias_slurm.replay.workload import Refusals
+from tias_slurm.slurm import values
+from tias_slurm.slurm.values import Memo, Tres
+
+Texts = npt.NDArray[np.object_]
+
+
+@dataclass
+class Records:
+    """Records in input order. All arrays have shape (n,); times are epoch seconds, durations seconds, NaN: unknown.
+
+    Of a time that a DST change makes ambiguous, the plain column holds the earlier reading and `_late` the later.
+    """
+
+    file: Ints  # index of the input
+    line: Ints
+    key: Texts  # JobIDRaw, or JobID where there is none
+    job_id: Texts
+    cluster: Texts
+    user: Texts
+    account: Texts
+    partition: Texts
+    qos: Texts
+    state: Texts
+    comment: Texts
+    submit_line: Texts
+    gpu_type: Texts
+    submit: Floats
+    submit_late: Floats
+    eligible: Floats
+    eligible_late: Floats
+    start: Floats
+    start_late: Floats
+    end: Floats
+    end_late: Floats
+    elapsed: Floats
+    suspended: Floats
+    time_limit: Floats  # inf: unlimited
+    native_deadline: Floats
+    gpus: Ints
+    cpus: Ints
+    nodes: Ints
+    mem_mb: Floats
+    restarts: Ints
+    allocated: Bools  # False: the record names no allocation although it could
+
+    def __len__(self) -> int:
+        return len(self.line)
+
+    def take(self, rows: Ints | Bools) -> Self:
+        """The given rows only."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+    @classmethod
+    def concat(cls, parts: Sequence[Self]) -> Self:
+        """All rows, in order."""
+        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No rows."""
+        kinds = {"Texts": object, "Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}
+        return cls(**{f.name: np.empty(0, kinds[str(f.type)]) for f in fields(cls)})
+
+
+def texts(items: Sequence[Any]) -> Texts:
+    """Texts as an array of objects."""
+    out = np.empty(len(items), object)
+    out[:] = items
+    return out
+
+
+def same_text(n: int, text: str = "") -> Texts:
+    """One text n times."""
+    out = np.empty(n, object)
+    out.fill(text)
+    return out
+
+
+@dataclass
+class Reader:
+    """What reading several files shares: the zone, the account of what was not taken, values worked out before."""
+
+    zone: ZoneInfo
+    refused: Refusals
+    left_out: Counter[str]
+    rows: int = 0
+    mended: int = 0
+    names: list[frozenset[str]] = field(default_factory=list)  # the columns of each file
+    said_gpu: bool = False  # some record names GPUs
+    texts: dict[str, str] = field(default_factory=dict)
+    states: Memo[str] = field(default_factory=lambda: Memo(values.parse_state))
+    durations: Memo[float] = field(default_factory=lambda: Memo(values.parse_duration))
+    minutes: Memo[float] = field(default_factory=lambda: Memo(lambda t: values.parse_duration(t, 60.0)))
+    counts: Memo[float] = field(default_factory=lambda: Memo(values.parse_count))
+    tres: Memo[Tres] = field(default_factory=lambda: Memo(values.parse_tres))
+    gres: Memo[tuple[float, str, bool]] = field(default_factory=lambda: Memo(values.parse_gres))
+    memory: Memo[tuple[float, str]] = field(default_factory=lambda: Memo(values.parse_memory))
+
+
+class Bad:
+    """The first reason for which each row is refused."""
+
+    def __init__(self, n: int) -> None:
+        self.reason: dict[int, tuple[str, str]] = {}
+        self.n = n
+
+    @property
+    def none(self) -> bool:
+        return not self.reason
+
+    def where(self, hit: Sequence[bool] | Bools, reason: str, column: Sequence[str]) -> None:
+        """Refuse the rows where hit holds; the column shows what stood there."""
+        for i in np.flatnonzero(np.asarray(hit, bool)).tolist():
+            self.reason.setdefault(i, (reason, column[i]))
+
+    def refuse(self, refused: Refusals, file: str, lines: Sequence[int]) -> Bools:
+        """Count them; returns the mask of the rows that stay."""
+        keep = np.ones(self.n, bool)
+        for i in sorted(self.reason):
+            keep[i] = False
+            refused.add(file, lines[i], *self.reason[i])
+        return keep
