@@ -36,6 +36,9 @@ class Policy(Protocol):
     def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
         """Rank the jobs at time `now` (epoch s); `survival` as given by `learning.Learner.survival`."""
 
+    def reason(self, ranking: Ranking, row: int) -> str:
+        """Why the job of that row stands where it stands, in a few words."""
+
 
 def queue_of(gpu_s: Floats, thresholds: Floats) -> Ints:
     """q(v) = number of thresholds <= v, of service v in GPU-seconds. Shapes (n,), (K-1,) -> (n,)."""

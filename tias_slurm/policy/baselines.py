@@ -17,7 +17,15 @@ def _fcfs(jobs: RankInput, level: Ints) -> Ranking:
     return Ranking(level, np.ones(len(jobs)), everyone, {})
 
 
-class DeadlineFirst:
+class _Plain:
+    """What the baselines share."""
+
+    def reason(self, ranking: Ranking, row: int) -> str:
+        """See Policy."""
+        return f"level {ranking.level[row]}"
+
+
+class DeadlineFirst(_Plain):
     """Deadline jobs before all others, earliest deadline first; the others first come first served."""
 
     levels = 2
@@ -28,7 +36,7 @@ class DeadlineFirst:
         return Ranking(none.astype(np.int64), np.where(none, 1.0, jobs.deadline), none, {})
 
 
-class Las:
+class Las(_Plain):
     """Discretized two-dimensional least attained service (Tiresias, NSDI 2019), blind to deadlines."""
 
     levels = len(LAS_THRESHOLDS_GPU_S) + 1
@@ -38,7 +46,7 @@ class Las:
         return _fcfs(jobs, queue_of(jobs.attained, LAS_THRESHOLDS_GPU_S))
 
 
-class Aemon:
+class Aemon(_Plain):
     """Aemon (APNet 2017) with GPU service in place of bytes.
 
     Urgency u = elapsed / left raises a deadline job, attained service lowers the others, which go first
@@ -57,7 +65,7 @@ class Aemon:
         return _fcfs(jobs, np.where(np.isnan(left), level, claimed))
 
 
-class OracleSrtf:
+class OracleSrtf(_Plain):
     """Shortest remaining time first, with the true run times. Levels are powers of two of the remaining time,
     so that a job is preempted only for one that is clearly shorter."""
 
@@ -84,8 +92,8 @@ class OracleLaxity(OracleSrtf):
     """
 
     levels = OracleSrtf.levels + 2
-    margin_s = 1_800.0
-    margin_ratio = 0.25
+    margin_s = 3_600.0
+    margin_ratio = 0.05
 
     def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""

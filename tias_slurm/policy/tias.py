@@ -120,8 +120,38 @@ class Tias:
         for bound, highest in c.caps:
             reached = (waited >= c.interval_s) & (loss >= bound)
             level = np.where(reached, np.minimum(level, highest), level)
-        terms = {"rows": rows, "l": left, "w": waited, "M0": chance, "r": risk, "c": loss, "q_d": queue}
+        terms = {
+            "rows": rows,
+            "l": left,
+            "w": waited,
+            "M0": chance,
+            "r": risk,
+            "c": loss,
+            "q_d": queue,
+            "overdue": overdue,
+            "hopeless": hopeless,
+        }
         return overdue | hopeless, level, terms
+
+    def reason(self, ranking: Ranking, row: int) -> str:
+        """See Policy."""
+        level = int(ranking.level[row])
+        t = ranking.terms
+        at = int(np.searchsorted(t["rows"], row)) if t else 0
+        if not t or at == len(t["rows"]) or t["rows"][at] != row:
+            return f"level {level}: no deadline, queue {(level - 1) // 2} by attained service"
+        if t["overdue"][at]:
+            return f"level {level}: overdue"
+        if t["hopeless"][at]:
+            return f"level {level}: hopeless, chance {t['M0'][at]:.3f} < {self.settings.hopeless_chance:g}"
+        risk, c = float(t["r"][at]), self.settings
+        if risk >= c.urgent_risk:
+            return f"level {level}: urgent, risk {risk:.3f} >= {c.urgent_risk:g}"
+        calm = risk < c.warming_ratio * c.urgent_risk
+        expected = 2 * int(t["q_d"][at]) + 2 if calm else 2 * max(int(t["q_d"][at]) - 1, 0)
+        word = "calm" if calm else "warming"
+        held = f", held up by lost time {t['c'][at]:.3f}" if level < expected else ""
+        return f"level {level}: {word}, risk {risk:.3f}, queue {int(t['q_d'][at])}{held}"
 
     def _queue_urgency(self, now: float, jobs: RankInput, rows: Ints, left: Floats) -> Floats:
         """Level 2: the smaller goes first. U = l g (1 - x) in GPU-seconds, or another order by name."""

@@ -1,0 +1,276 @@
+"""`tias-slurm dry-run`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from tias_slurm.config import Config, load_config
+from tias_slurm.replay.workload import InputError, Workload
+from tias_slurm.slurm.node_set import NodeSet
+
+FILES = "Input"
+CLUSTER = "Cluster"
+POLICIES = "Policies"
+OUTPUT = "Output"
+
+
+def dry_run(
+    exports: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="EXPORT...", help="sacct text or JSON, CSV trace or SWF; '-': standard input"),
+    ] = None,
+    config_file: Annotated[
+        str | None, typer.Option("--config", help="Settings. Default: /etc/tias-slurm/config.toml, if there.")
+    ] = None,
+    delimiter: Annotated[
+        str | None, typer.Option(help="Between the fields of the text.", rich_help_panel=FILES)
+    ] = None,
+    format_: Annotated[
+        str | None,
+        typer.Option("--format", help="Columns of a text without a header.", rich_help_panel=FILES),
+    ] = None,
+    columns: Annotated[
+        str | None,
+        typer.Option(
+            help="Names in a trace: submit_time=arrival,deadline=+window (+: relative).",
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    time_unit: Annotated[str, typer.Option(help="Of a trace: s, min, h, ...", rich_help_panel=FILES)] = "s",
+    timezone: Annotated[
+        str | None,
+        typer.Option(
+            help="Zone of times without an offset, such as Europe/Berlin. Default: this machine's.",
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Take this cluster's jobs only.", rich_help_panel=FILES)
+    ] = None,
+    assume_deadlines: Annotated[
+        str | None,
+        typer.Option(help="Give jobs deadlines: share=0.3,slack=0.5..2,seed=1.", rich_help_panel=FILES),
+    ] = None,
+    how_to_export: Annotated[
+        bool, typer.Option("--how-to-export", help="Print the sacct command and stop.", rich_help_panel=FILES)
+    ] = False,
+    nodes: Annotated[
+        str | None,
+        typer.Option(help="'scontrol show node' as text or JSON, or TOML.", rich_help_panel=CLUSTER),
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(help="One pool of this many GPUs.", rich_help_panel=CLUSTER)
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(help="With --gpus: nodes of this size instead.", rich_help_panel=CLUSTER)
+    ] = None,
+    placement: Annotated[
+        str | None,
+        typer.Option(help="nodes, or count: GPUs as one pool.", rich_help_panel=CLUSTER),
+    ] = None,
+    policies: Annotated[
+        str | None,
+        typer.Option(help="Comma list, such as multifactor,tias,tias:guard@off.", rich_help_panel=POLICIES),
+    ] = None,
+    preemption: Annotated[
+        str | None,
+        typer.Option(help="on or off, for names without an @ of their own.", rich_help_panel=POLICIES),
+    ] = None,
+    consent: Annotated[
+        float | None,
+        typer.Option(help="Share of jobs (0..1) that may be requeued.", rich_help_panel=POLICIES),
+    ] = None,
+    consent_seed: Annotated[int, typer.Option(help="Of the draw.", rich_help_panel=POLICIES)] = 1,
+    interval: Annotated[
+        float | None, typer.Option(help="Seconds between cycles.", rich_help_panel=POLICIES)
+    ] = None,
+    checkpoint: Annotated[
+        float | None,
+        typer.Option(
+            help="Seconds between checkpoints of jobs that do not say; 0: never.", rich_help_panel=POLICIES
+        ),
+    ] = None,
+    restart_cost: Annotated[
+        float | None, typer.Option(help="Seconds that a restart costs.", rich_help_panel=POLICIES)
+    ] = None,
+    requeue_delay: Annotated[
+        float | None,
+        typer.Option(help="Seconds until a requeued job may start.", rich_help_panel=POLICIES),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory for report.html, jobs.parquet, decisions.jsonl, metrics.json.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    json_: Annotated[
+        bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=OUTPUT)
+    ] = False,
+) -> None:
+    """Replay a site's own history and say what TIAS would have done.
+
+    Nothing is sent to Slurm. Example:
+
+        tias-slurm dry-run jobs.txt --nodes nodes.txt --out report
+
+    A trace of another cluster, times in minutes:
+
+        tias-slurm dry-run trace.csv --time-unit min --gpus 1112 --gpus-per-node 8
+    """
+    began = time.perf_counter()
+    if how_to_export:
+        from tias_slurm.slurm.history import how_to_export as command
+
+        typer.echo(command())
+        return
+    if not exports:
+        raise InputError("no EXPORT given; see tias-slurm dry-run --how-to-export for one")
+    _one_of("--placement", placement, ("nodes", "count"))
+    _one_of("--preemption", preemption, ("on", "off"))
+    config = load_config(
+        config_file,
+        {
+            "deadlines.timezone": timezone,
+            "cycle.interval_s": interval,
+            "replay.checkpoint_s": checkpoint,
+            "replay.restart_s": restart_cost,
+            "replay.requeue_delay_s": requeue_delay,
+        },
+    )
+    _need_extra()
+    from tias_slurm.replay import document, report, table
+    from tias_slurm.replay import policies as names
+    from tias_slurm.replay.dry_run import Options
+    from tias_slurm.replay.dry_run import dry_run as run_all
+
+    with _bar() as show:
+        work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, show)
+        wanted = names.parse(
+            policies, is_trace=work.is_trace, preemption=cast(Literal["off", "on"] | None, preemption)
+        )
+        node_set = _nodes(work, nodes, gpus, gpus_per_node, placement)
+        options = Options(
+            preemption=cast(Literal["off", "on"] | None, preemption),
+            consent=consent,
+            consent_seed=consent_seed,
+            assume_deadlines=assume_deadlines,
+            placement=cast(Literal["nodes", "count"], placement or "nodes"),
+        )
+        result = run_all(work, node_set, wanted, config, options, out, show)
+        result.elapsed_s = time.perf_counter() - began
+        if out is not None:
+            show("report", 0.0)
+            report.write_report(result, work, out)
+    if json_:
+        sys.stdout.write(document.dumps(document.to_document(result)))
+    else:
+        table.print_tables(result, Console())
+        if out is not None:
+            typer.echo(f"Report: {out / 'report.html'}")
+
+
+def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        raise InputError(f"{option} {value!r}: write {' or '.join(known)}")
+
+
+def _need_extra() -> None:
+    from importlib.util import find_spec
+
+    from tias_slurm.replay.output import need_extra
+
+    for module in ("scipy", "jinja2", "matplotlib", "pyarrow"):
+        if find_spec(module) is None:
+            raise need_extra(module)
+
+
+def _read(
+    paths: list[str],
+    config: Config,
+    delimiter: str | None,
+    format_: str | None,
+    columns: str | None,
+    time_unit: str,
+    cluster: str | None,
+    show: Show,
+) -> Workload:
+    from tias_slurm.replay.traces import read_trace
+    from tias_slurm.slurm.history import read_history, sniff
+
+    kinds = {p: sniff(p) for p in paths}
+    traces = [p for p, kind in kinds.items() if kind in ("csv-trace", "swf")]
+    if format_ is None and (columns is not None or len(traces) == len(paths)):
+        return read_trace(paths, columns=columns, time_unit=time_unit)
+    if traces and len(traces) < len(paths):
+        raise InputError(f"{traces[0]} is a trace and others are not; replay them in runs of their own")
+    return read_history(
+        paths,
+        delimiter=delimiter,
+        columns=format_,
+        zone=config.zone(),
+        cluster=cluster,
+        progress=lambda rows: show(f"reading, {rows:,} rows", 0.0),
+    )
+
+
+def _nodes(
+    work: Workload, path: str | None, gpus: int | None, per_node: int | None, placement: str | None
+) -> NodeSet:
+    from tias_slurm.slurm import nodes as known
+
+    if path is not None and gpus is not None:
+        raise InputError("--nodes and --gpus both say what the cluster is; give one of them")
+    if per_node is not None and gpus is None:
+        raise InputError("--gpus-per-node says how --gpus are spread; give --gpus as well")
+    if path is not None:
+        found = known.read_nodes(path)
+    elif gpus is not None:
+        found = known.uniform(gpus, per_node) if per_node else known.pool(gpus)
+    else:
+        found = known.infer(work.jobs)
+    if placement == "count" and len(found) > 1:
+        found = known.pool(found.total_gpus)
+    return found
+
+
+class Show:
+    """Tells a person how far the work is. Says nothing before two seconds are over, or into a pipe."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress = progress
+        self._began = time.monotonic()
+        self._task: TaskID | None = None
+
+    def __call__(self, what: str, share: float) -> None:
+        """`what` is under way, `share` (0..1) of it done."""
+        if self._progress is None or time.monotonic() - self._began < 2.0:
+            return
+        if self._task is None:
+            self._progress.start()
+            self._task = self._progress.add_task(what, total=1.0)
+        self._progress.update(self._task, description=what, completed=share)
+
+
+@contextmanager
+def _bar() -> Iterator[Show]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield Show(None)
+        return
+    progress = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=console, transient=True
+    )
+    try:
+        yield Show(progress)
+    finally:
+        progress.stop()
