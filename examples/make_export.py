@@ -12,7 +12,7 @@ import gzip
 from pathlib import Path
 
 from comments import local, oddities, stamp, write_comment
-from virtual_site import ACCOUNTS, FINISH, USERS, Dice, Job, Run, make_nodes
+from virtual_site import ACCOUNTS, FINISH, USERS, Dice, Job, Node, Run, make_nodes
 from virtual_slurm import history
 
 SEED = 20261005
@@ -252,8 +252,9 @@ def export_text(seed: int = SEED) -> bytes:
 def nodes_text() -> str:
     """`scontrol show node` at the end of the four weeks."""
     blocks = []
-    for i, node in enumerate(make_nodes()):
-        state = {"gn07": "DOWN*", "gn04": "MIXED+DRAIN"}.get(node.name, "MIXED" if node.gpus else "IDLE")
+    spare = Node("gn11", ("gpu",), 8)  # bought and not yet in service: it never ran a job
+    for i, node in enumerate([*make_nodes(), spare]):
+        state = "DOWN*+DRAIN" if node is spare else "MIXED" if node.gpus else "IDLE"
         gres = f"gpu:a100:{node.gpus}(S:0-1)" if node.gpus else "(null)"
         tres_gpu = f",gres/gpu={node.gpus},gres/gpu:a100={node.gpus}" if node.gpus else ""
         lines = [
@@ -273,10 +274,8 @@ def nodes_text() -> str:
             "   AllocTRES=",
             "   CurrentWatts=0 AveWatts=0",
         ]
-        if node.name == "gn07":
-            lines.append("   Reason=GPU fell off the bus [root@2026-10-31T13:58:43]")
-        if node.name == "gn04":
-            lines.append("   Reason=new cable, wait for jobs to end [root@2026-11-01T17:20:11]")
+        if node is spare:
+            lines.append("   Reason=not yet in service [root@2026-09-30T09:12:40]")
         blocks.append("\n".join(lines) + "\n")
     return "\n".join(blocks) + "\n"
 

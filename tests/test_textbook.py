@@ -1,5 +1,6 @@
 """The fast textbook policies agree, number for number, with the plain reference."""
 
+import csv
 import subprocess
 import sys
 
@@ -17,9 +18,8 @@ JOBS = st.lists(
 )
 
 
-def columns(jobs, offset=0):
-    submit, work, gpus = zip(*jobs, strict=True) if jobs else ((), (), ())
-    return [s + offset for s in submit], list(work), list(gpus)
+def columns(jobs):
+    return [list(column) for column in zip(*jobs, strict=True)] if jobs else ([], [], [])
 
 
 def agree(policy, submit, work, gpus, capacity):
@@ -51,6 +51,15 @@ def test_agrees_at_epoch_seconds_under_load(policy):
     work = rng.integers(0, 5_000, n).tolist()
     gpus = rng.choice([1, 1, 2, 4, 8, 16, 40], n).tolist()
     agree(policy, submit, work, gpus, 24)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_agrees_on_a_real_trace(policy, shared_data):
+    with (shared_data / "traces/elasticflow/cluster02.csv").open() as file:
+        rows = [
+            (int(r["submission_time"]), int(r["duration"]), int(r["num_gpu"])) for r in csv.DictReader(file)
+        ]
+    agree(policy, *columns(rows[:350]), 24)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
