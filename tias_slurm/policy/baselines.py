@@ -72,7 +72,8 @@ class OracleSrtf(_Plain):
     levels = 32
 
     def __init__(self, work_s: Floats) -> None:
-        self._work_s = work_s
+        """`work_s`: true run times by job id; NaN for a job that never ran, which then goes last."""
+        self._work_s = np.nan_to_num(work_s, nan=2.0**31)
 
     def remaining(self, jobs: RankInput) -> Floats:
         """True seconds of work left. Shape (n,)."""
