@@ -215,12 +215,24 @@ def test_relative_needs_a_submit_time() -> None:
         ("sbatch --deadline=now+2hours run.sh", None),
         ("sbatch --admin-comment=deadline=+2h run.sh", None),
         ("sbatch --comment", None),
+        # quotes are not kept
+        ("sbatch --comment requeue=yes deadline=+2h --gpus 4 run.sh deadline=+9h", 2),
+        ("sbatch --comment vision run.sh deadline=+2h", None),
+        ("sbatch --time 1 --wrap sleep 30 && true --gpus 4 --comment=deadline=+2h", 2),
+        ("sbatch --comment=deadline=+2h --wrap srun --comment=deadline=+9h x", 2),
         ("", None),
     ],
 )
 def test_submit_lines(line: str, hours: int | None) -> None:
     found = read_submit_line(line, first_submit=SUBMIT, zone=BERLIN)
     assert found.deadline == (None if hours is None else SUBMIT + hours * 3600)
+
+
+def test_a_date_torn_off_in_a_submit_line_is_refused() -> None:
+    found = read_submit_line(
+        "sbatch --comment=deadline=2026-12-01 18:00 run.sh", first_submit=SUBMIT, zone=BERLIN
+    )
+    assert [r.code for r in found.refusals] == ["date and time apart"]
 
 
 def test_admit() -> None:

@@ -125,7 +125,16 @@ def read_comment(text: str, *, key: str = "deadline", first_submit: float, zone:
 
 def read_submit_line(text: str, *, key: str = "deadline", first_submit: float, zone: ZoneInfo) -> Claim:
     """What the --comment of a job's submit line (sacct's SubmitLine) claims. As read_comment."""
-    comment = comment_of(text)
+
+    if not own_keys(key).search(text):
+        return Claim()
+
+    def belongs(before: str, word: str) -> bool:
+        name, _, value = _SPLIT.split(before)[-1].partition("=")
+        torn = name.lower() == key.lower() and _torn(value, _SPLIT.split(word)[0])
+        return torn or bool(own_keys(key).match(word))
+
+    comment = comment_of(text, belongs)
     return (
         Claim() if comment is None else read_comment(comment, key=key, first_submit=first_submit, zone=zone)
     )

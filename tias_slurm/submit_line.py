@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Callable
 from typing import Final
 
 MAX_CHARS: Final = 1_000_000
@@ -22,11 +23,12 @@ _ALONE: Final = frozenset(
 _ALONE_SHORT: Final = frozenset("hHIkKlOQsuvVWXZE")
 
 
-def comment_of(line: str) -> str | None:
+def comment_of(line: str, belongs: Callable[[str, str], bool]) -> str | None:
     """The value of the last --comment before the script; None without one. Never raises.
 
-    A submit line is the words of the command, joined; quotes may or may not have survived. So a value
-    that held blanks can be cut short, and what follows the script's name belongs to the script.
+    A submit line is the words of the command joined by blanks: Slurm does not keep the quotes, so a value
+    can go on in the words that follow. `belongs(value so far, next word)` says whether it does. What
+    follows the script's name belongs to the script.
     """
     if "--comment" not in line or len(line) > MAX_CHARS:
         return None
@@ -35,16 +37,25 @@ def comment_of(line: str) -> str | None:
     except ValueError:  # a quote that is never closed
         words = line.split()
     found: str | None = None
+    wrapped = False  # with --wrap there is no script, and the wrapped command's words may stand here
     at = 1  # the command itself
     while at < len(words):
         word = words[at]
         at += 1
         if word == "--" or not word.startswith("-") or word == "-":
-            break  # the script; what follows is its own
+            if not wrapped:
+                break
+            continue
         name, equals, value = word.partition("=")
+        wrapped |= name == "--wrap"
+        if wrapped and found is not None:
+            break
         if name == "--comment":
             if not equals:
                 value = words[at] if at < len(words) else ""
+                at += 1
+            while at < len(words) and belongs(value, words[at]):
+                value += " " + words[at]
                 at += 1
             found = value
         elif word.startswith("--"):

@@ -66,7 +66,7 @@ def find_deadlines(work: Workload, config: Config, zone: ZoneInfo) -> ClaimRepor
     limits = limits_of(config)
     submit = jobs["first_submit"].to_numpy(np.float64)
     gpus = jobs["gpus"].to_numpy(np.int64)
-    who = {name: jobs[name].to_numpy() for name in ("job_id", "account", "qos", "partition", "user")}
+    who = {name: jobs[name].tolist() for name in ("job_id", "account", "qos", "partition", "user")}
 
     def take(row: int, epoch: float, source: str, text: str) -> None:
         refusal = admit(
