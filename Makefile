@@ -1,0 +1,51 @@
+# make dry-run   set everything up and replay the bundled history; ends with the table and the report's path
+# make test      set everything up and pass the tests
+# make lint      ruff and mypy --strict
+# make bench     speed and memory, as ratios against something known
+# make lock      renew requirements/*.txt from pyproject.toml (needs uv)
+
+PYTHON ?= python3
+BIN := .venv/bin
+OUT ?= dry-run-report
+
+.PHONY: dry-run test lint bench lock clean
+.DEFAULT_GOAL := dry-run
+
+# a Debian without python3-venv gets it where we may install it, and a clear word where we may not
+.venv/ready: requirements/dev.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 ..."; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && apt-get update -q && apt-get install -qy python3-venv; } || \
+	  { echo "Python's venv module is missing: apt install python3-venv"; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+dry-run: .venv/ready
+	$(BIN)/tias-slurm dry-run examples/cluster-export.txt.gz --nodes examples/nodes.txt \
+	  --timezone Europe/Berlin --out $(OUT)
+
+test: .venv/ready
+	$(BIN)/python -m pytest -q
+
+lint: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: .venv/ready
+	$(BIN)/python bench/read_export.py
+	$(BIN)/python bench/replay_trace.py
+
+lock:
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url pyproject.toml -o requirements/daemon.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --extra replay pyproject.toml -o requirements/replay.txt
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --no-emit-index-url --extra replay --extra dev pyproject.toml requirements/build.in -o requirements/dev.txt
+
+clean:
+	rm -rf .venv build dist *.egg-info $(OUT)
