@@ -242,6 +242,8 @@ def test_infer_from_names() -> None:
 def test_infer_needs_a_start() -> None:
     with pytest.raises(InputError, match="--nodes"):
         infer(history((np.nan, np.nan, 8, 1, "")))
+    with pytest.raises(InputError, match="no job of the history has GPUs"):
+        infer(history((0, 1, 0, 1, "")))
 
 
 @given(

@@ -85,7 +85,9 @@ def uniform(gpus: int, per_node: int) -> NodeSet:
         raise InputError(f"{len(sizes)} nodes are more than any cluster has; check the numbers of GPUs")
     notes = [f"the last node has {rest} GPUs"] if rest and full else []
     names = [f"n{i + 1}" for i in range(len(sizes))]
-    return make(names, sizes, source=f"{len(sizes)} nodes of {per_node} GPUs", notes=notes)
+    return make(
+        names, sizes, source=f"{len(sizes)} node{'s' * (len(sizes) != 1)} of {per_node} GPUs", notes=notes
+    )
 
 
 def _positive(value: int, what: str) -> None:

@@ -38,10 +38,10 @@ def infer(jobs: pd.DataFrame) -> NodeSet:
     nodes = jobs["nodes"].to_numpy(np.int64)
     ran = (gpus > 0) & np.isfinite(start) & np.isfinite(end) & (end >= start)
     if not ran.any():
-        raise InputError(
-            "the cluster cannot be inferred: no job with GPUs has a recorded start; "
-            "give --nodes FILE or --gpus N"
+        why = (
+            "no job with GPUs has a recorded start" if (gpus > 0).any() else "no job of the history has GPUs"
         )
+        raise InputError(f"the cluster cannot be inferred: {why}; give --nodes FILE or --gpus N")
     if "node_list" in jobs.columns:
         named = _by_name(jobs, ran, start, end)
         if named is not None:
@@ -76,7 +76,7 @@ def _uniform(gpus: Ints, nodes: Ints, ran: npt.NDArray[np.bool_], start: Floats,
         names += [f"cpu{i + 1}" for i in range(min(without, 100_000 - count))]
         sizes += [0] * (len(names) - count)
         notes.append(f"{len(names) - count} nodes without GPUs added for the widest CPU job")
-    source = f"inferred from the history: {count} nodes of {size} GPUs"
+    source = f"inferred from the history: {count} node{'s' * (count != 1)} of {size} GPUs"
     return make(names, sizes, source=source, inferred=True, notes=notes)
 
 
