@@ -46,7 +46,7 @@ def test_a_csv_with_every_column(tmp_path: Path) -> None:
     assert jobs.start.isna().all()
     assert set(jobs.state) == {"COMPLETED"}
     assert (work.is_trace, work.rows, work.left_out["no GPUs"], work.refused.total) == (True, 4, 1, 0)
-    assert work.notes == ["1 best-effort jobs of the trace: their deadlines are void"]
+    assert work.notes == ["1 deadlines of best-effort jobs of the trace are void"]
 
 
 def test_other_names_and_relative_deadlines(tmp_path: Path) -> None:

@@ -360,5 +360,5 @@ def _unknown(path: list[str]) -> str:
     elif close:
         near = ".".join([*path[:-1], close[0]])
     else:
-        near = next(iter(difflib.get_close_matches(full, list(known), n=1, cutoff=0.3)), "")
+        near = next(iter(difflib.get_close_matches(full, list(known), n=1, cutoff=0.7)), "")
     return "unknown key" + (f"; the nearest known one is {near}" if near else "")

@@ -95,7 +95,7 @@ def read_trace(
     work.jobs = _table(jobs)
     voided = sum(job.voided for job in jobs)
     if voided:
-        work.notes.append(f"{voided} best-effort jobs of the trace: their deadlines are void")
+        work.notes.append(f"{voided:,} deadlines of best-effort jobs of the trace are void")
     return work
 
 
