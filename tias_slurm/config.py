@@ -347,7 +347,6 @@ def _problem(error: ErrorDetails, path: list[str]) -> str:
 
 def _unknown(path: list[str]) -> str:
     known = known_keys()
-    full = ".".join(path)
     names = (
         list(Config.model_fields)
         if len(path) == 1
@@ -360,5 +359,6 @@ def _unknown(path: list[str]) -> str:
     elif close:
         near = ".".join([*path[:-1], close[0]])
     else:
-        near = next(iter(difflib.get_close_matches(full, list(known), n=1, cutoff=0.7)), "")
+        every = {k.split(".")[1]: k for k in known}
+        near = next((every[m] for m in difflib.get_close_matches(path[-1], list(every), n=1)), "")
     return "unknown key" + (f"; the nearest known one is {near}" if near else "")
