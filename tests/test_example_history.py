@@ -39,7 +39,7 @@ def test_every_row_is_accounted_for(work):
 
 
 def test_only_broken_records_are_refused(work):
-    # three names with the delimiter, three cut lines, two with start and end exchanged, two TRES, and one each
+    # three names with the delimiter, three cut lines, two with start and end swapped, two TRES, and one each
     # of submit, end and state
     assert work.refused.total == 13
     assert work.left_out["duplicate rows"] == 4
