@@ -57,6 +57,12 @@ def main() -> None:
         sys.exit(1)
     except MemoryError:
         _fail("out of memory; give fewer files or a machine with more of it", 1)
+    except Exception as error:
+        # a fault of ours: one line for the user, the whole story for whoever mends it
+        if os.environ.get("TIAS_SLURM_DEBUG"):
+            raise
+        what = str(error).splitlines()[0] if str(error) else ""
+        _fail(f"internal error: {type(error).__name__}: {what} (TIAS_SLURM_DEBUG=1 shows where)", 1)
     except KeyboardInterrupt:
         _fail("interrupted", 130)
 

@@ -41,6 +41,7 @@ def measure(jobs: pd.DataFrame, outcome: Outcome, cluster_gpus: int, writes: int
         "gpu_utilisation": _ratio(used, cluster_gpus * span),
         "requeues": int(outcome.requeues[runs].sum()),
         "gpu_hours_lost": float(outcome.lost_gpu_s[runs].sum() / 3600.0),
+        "gpu_hours": float(service[ended].sum() / 3600.0),
         "writes": writes,
         "unfinished": int((runs & ~ended).sum()),
     }
