@@ -183,7 +183,11 @@ def test_consent_is_priced(run: DryRun) -> None:
     assert line.startswith("What consent to requeue by 40.0% of the jobs buys (tias@on beside tias@off)")
     assert f"{run.policies['tias@on'].metrics['requeues']} requeues" in line
     idle = with_metrics(run, "tias@on", requeues=0)
-    assert "--consent 1" in wording.findings(idle)[-1]
+    assert "add it as @all" in wording.findings(idle)[-1]
+    full = replace(run.policies["tias@on"], name="tias@all")
+    both = replace(run, policies={**run.policies, "tias@all": full})
+    assert wording.findings(both)[-2] == line
+    assert "by every job buys (tias@all beside tias@off)" in wording.findings(both)[-1]
 
 
 @pytest.mark.parametrize(

@@ -253,38 +253,48 @@ def _worse(run: DryRun, name: str, other: str) -> str:
     return f"{WORSE}{name}: {', '.join(bad)}." if bad else ""
 
 
-def _consent(run: DryRun) -> str:
+def _buys(run: DryRun, on: str, off: str, who: str) -> str:
+    """What the preemption of `on` buys beside `off`, and its price."""
+    a, b = run.policies[on], run.policies[off]
+    miss = ""
+    if a.metrics["deadline_jobs"]:
+        before, after = (percent(p.metrics["deadline_miss_rate"]) for p in (b, a))
+        same = f"the miss rate stays at {after}"
+        miss = f"{same if before == after else f'the miss rate goes from {before} to {after}'}, "
+    return (
+        f"What consent to requeue{who} buys ({on} beside {off}): {miss}the mean completion time of the "
+        f"other jobs is {_times(a, b, 'jct_mean_s')}; the price is "
+        f"{plural(int(a.metrics['requeues'] or 0), 'requeue')} and "
+        f"{amount(a.metrics['gpu_hours_lost'])} GPU-hours of work done twice."
+    )
+
+
+def _consent(run: DryRun) -> list[str]:
     """What the consent to requeue buys, where the run holds a policy both with and without preemption."""
     names = ours(run)
+    lines = []
     for off in names:
-        on = off.removesuffix("@off") + "@on"
-        if not off.endswith("@off") or on not in run.policies:
+        on, everyone = (off.removesuffix("@off") + suffix for suffix in ("@on", "@all"))
+        if not off.endswith("@off"):
             continue
-        a, b = run.policies[on], run.policies[off]
-        if not a.metrics["requeues"]:
-            return (
-                f"{on} requeued no job: none that could give way had consented to it, or none had to. "
-                "Run again with --consent 1 to see what full consent would buy."
+        if on in run.policies and run.policies[on].metrics["requeues"]:
+            share = run.settings.get("consent")
+            known_share = isinstance(share, int | float) and not isinstance(share, bool)
+            who = f" by {percent(float(share))} of the jobs" if known_share else ""  # type: ignore[arg-type]
+            lines.append(_buys(run, on, off, who))
+        elif on in run.policies:
+            advice = "" if everyone in run.policies else "; add it as @all to see what full consent would buy"
+            lines.append(
+                f"{on} requeued no job: none that could give way had consented to it, or none had to{advice}."
             )
-        share = run.settings.get("consent")
-        who = ""
-        if isinstance(share, int | float) and not isinstance(share, bool):
-            who = f" by {percent(float(share))} of the jobs"
-        miss = ""
-        if a.metrics["deadline_jobs"]:
-            before, after = (percent(p.metrics["deadline_miss_rate"]) for p in (b, a))
-            same = f"the miss rate stays at {after}"
-            miss = f"{same if before == after else f'the miss rate goes from {before} to {after}'}, "
-        return (
-            f"What consent to requeue{who} buys ({on} beside {off}): {miss}the mean completion time of the "
-            f"other jobs is {_times(a, b, 'jct_mean_s')}; the price is "
-            f"{plural(int(a.metrics['requeues'] or 0), 'requeue')} and "
-            f"{amount(a.metrics['gpu_hours_lost'])} GPU-hours of work done twice."
-        )
+        if everyone in run.policies:
+            lines.append(_buys(run, everyone, off, " by every job"))
+        if lines:
+            return lines
     if names and run.policies[names[0]].preemption and run.policies[names[0]].metrics["requeues"]:
         only = names[0].split("@")[0]
-        return f"Add {only}@off to --policies to see how much of this needs the consent to requeue."
-    return ""
+        lines.append(f"Add {only}@off to --policies to see how much of this needs the consent to requeue.")
+    return lines
 
 
 def findings(run: DryRun) -> list[str]:
@@ -297,7 +307,7 @@ def findings(run: DryRun) -> list[str]:
         lines.append("No job that ran has a deadline, so only completion times can be compared.")
     for name in names:
         lines += [_versus(run, name, other), _worse(run, name, other)]
-    lines.append(_consent(run))
+    lines += _consent(run)
     return [x for x in lines if x]
 
 
