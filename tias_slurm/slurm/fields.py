@@ -268,8 +268,9 @@ VALID: dict[str, Callable[[str], bool]] = {
     "reqmem": _reads(values.parse_memory),
     **dict.fromkeys(("user", "account", "partition", "qos", "cluster", "group"), _word),
 }
-# Fields by which the start of a record is known: an empty one is possible in some, a wrong one in none.
-TELLING = frozenset({"jobid", "jobidraw", "state", "submit", "start", "end"})
+# Fields that no record leaves empty and that little else looks like: they tell where a record begins.
+TELLING = frozenset({"jobid", "jobidraw", "state"})
+_TIMES = frozenset({"submit", "start", "end"})
 
 
 @dataclass(frozen=True)
@@ -303,11 +304,13 @@ class Layout:
         """Whether a line cut short can be the start of a record; None: nothing in it tells."""
         told: bool | None = None
         for i, valid in self.checks:
-            if i >= len(parts) or self.names[i] not in TELLING:
-                continue
-            if not valid(parts[i]) or not parts[i]:
+            if i >= len(parts) or (i == len(parts) - 1 > 0):
+                break  # the last field may be cut itself
+            text, name = parts[i], self.names[i]
+            if not valid(text) or (not text and name in TELLING):
                 return False
-            told = True
+            if name in TELLING or (name in _TIMES and len(text) > 8):
+                told = True
         return told
 
 
@@ -361,13 +364,17 @@ def read_delimiter(text: str) -> str:
     return text
 
 
+def header_delimiter(line: str) -> str | None:
+    """What stands between the first two names of a header; None if the line begins with no field name."""
+    m = re.match(r"\s*([A-Za-z]+)([^A-Za-z0-9]+)[A-Za-z]", line)
+    return m[2] if m is not None and m[1].lower() in SACCT_FIELDS else None
+
+
 def header(line: str, delimiter: str | None) -> tuple[list[str], str, bool] | None:
     """A header line as (names, delimiter, trailing), or None if the line is none."""
+    delimiter = delimiter or header_delimiter(line)
     if delimiter is None:
-        m = re.match(r"\s*([A-Za-z]+)([^A-Za-z0-9]+)[A-Za-z]", line)
-        if m is None or m[1].lower() not in SACCT_FIELDS:
-            return None
-        delimiter = m[2]
+        return None
     if line.count(delimiter) > MOST_COLUMNS:
         return None
     names = [x.strip().lower() for x in line.split(delimiter)]

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import IO, Any
 
+import numpy as np
+
 from tias_slurm.replay.workload import InputError, printable
 
 BLOCK = 1 << 23  # bytes that are unfolded at a time
@@ -30,7 +32,7 @@ _GZIP, _XZ, _ZSTD = b"\x1f\x8b", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd"
 _BINARY = (b"PK\x03\x04", b"PAR1", b"SQLite format 3", b"\x7fELF", b"%PDF", b"BZh", b"\x89PNG", b"\x89HDF")
 
 # Pipes can be opened once only: what was peeked at is kept for the reader that follows.
-_pipes: dict[str, tuple[io.BufferedReader, _Counting]] = {}
+_pipes: dict[str, tuple[Any, _Counting]] = {}
 
 
 class _Counting(io.RawIOBase):
@@ -60,7 +62,7 @@ def label(path: str) -> str:
     return "standard input" if path == "-" else printable(path, 200)
 
 
-def _open(path: str) -> tuple[io.BufferedReader, _Counting]:
+def _open(path: str) -> tuple[Any, _Counting]:
     """Open an input, or take the pipe that was peeked at. Raises InputError."""
     if path in _pipes:
         return _pipes.pop(path)
@@ -88,7 +90,7 @@ def _open(path: str) -> tuple[io.BufferedReader, _Counting]:
     return reader, counting
 
 
-def _unfold(reader: io.BufferedReader, name: str) -> IO[bytes]:
+def _unfold(reader: Any, name: str) -> Any:
     """The decompressed stream, by the first bytes of the content."""
     magic = reader.peek(6)[:6]
     if magic.startswith(_GZIP):
@@ -103,8 +105,7 @@ def _unfold(reader: io.BufferedReader, name: str) -> IO[bytes]:
                 f"{name} is zstd-compressed: install tias-slurm[replay], or unpack it with `zstd -d`"
             ) from None
         context = zstandard.ZstdDecompressor(max_window_size=1 << 27)
-        stream: IO[bytes] = context.stream_reader(reader, read_across_frames=True)
-        return stream
+        return context.stream_reader(reader, read_across_frames=True)
     return reader
 
 
@@ -200,56 +201,53 @@ def _refuse_binary(data: bytes, name: str) -> None:
 class LineBlock:
     """Successive lines of a text."""
 
-    first: int  # line number of lines[0], from 1
-    lines: list[str]  # without line ends
+    first: int  # line number of the first, from 1
+    data: bytes  # each line ends with a line break
     too_long: set[int] = field(
         default_factory=set
-    )  # indices of lines longer than MAX_LINE: only their start is kept
+    )  # lines (0: the first) over MAX_LINE: only their start is kept
 
 
 def line_blocks(path: str, progress: Progress | None = None) -> Iterator[LineBlock]:
-    """The lines of a text, many at a time. Bytes that are not UTF-8 become U+FFFD. Raises InputError."""
+    """The lines of a text, many at a time. Raises InputError."""
     carry = b""
     number = 1
     skipping = False
-    start = True
     for data in blocks(path, progress):
-        if start and data.startswith(b"\xef\xbb\xbf"):
-            data = data[3:]
-        start = False
+        if number == 1 and not carry:
+            data = data.removeprefix(b"\xef\xbb\xbf")
         if skipping:
             _, newline, data = data.partition(b"\n")
             if not newline:
                 continue
-            yield LineBlock(number, [carry.decode("utf-8", "replace")], {0})
+            yield LineBlock(number, carry + b"\n", {0})
             number += 1
             carry, skipping = b"", False
-        head, newline, tail = data.rpartition(b"\n")
-        if newline:
-            block = _lines(number, carry + head)
-            number += len(block.lines)
-            yield block
-            carry = tail
+        cut = data.rfind(b"\n") + 1
+        if cut:
+            yield (block := _block(number, carry + data[:cut]))
+            number += block.data.count(b"\n")
+            carry = data[cut:]
         else:
             carry += data
         if len(carry) > MAX_LINE:
             carry, skipping = carry[:256], True
-    if carry or skipping:
-        block = _lines(number, carry)
-        if skipping:
-            block.too_long.add(0)
-        yield block
+    if skipping:
+        yield LineBlock(number, carry + b"\n", {0})
+    elif carry:
+        yield _block(number, carry + b"\n")
 
 
-def _lines(first: int, data: bytes) -> LineBlock:
-    text = data.decode("utf-8", "replace")
-    lines = text.split("\n")
-    if "\r" in text:
-        lines = [line[:-1] if line.endswith("\r") else line for line in lines]
-    block = LineBlock(first, lines)
+def _block(first: int, data: bytes) -> LineBlock:
+    if b"\r\n" in data:
+        data = data.replace(b"\r\n", b"\n")
+    block = LineBlock(first, data)
     if len(data) > MAX_LINE:
-        for i, line in enumerate(lines):
-            if len(line) > MAX_LINE:
-                lines[i] = line[:256]
-                block.too_long.add(i)
+        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
+        block.too_long = set(np.flatnonzero(np.diff(ends, prepend=-1) > MAX_LINE).tolist())
+        if block.too_long:
+            lines = data.split(b"\n")
+            for i in block.too_long:
+                lines[i] = lines[i][:256]
+            block.data = b"\n".join(lines)
     return block

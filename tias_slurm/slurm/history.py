@@ -175,7 +175,7 @@ def _table(r: Records, jobs: runs.Jobs) -> pd.DataFrame:
         "time_limit": r.time_limit[last], "comment": comment, "submit_line": r.submit_line[last],
         "native_deadline": r.native_deadline[last],
     }  # fmt: skip
-    return pd.DataFrame({x: pd.Series(data[x], dtype=kind) for x, (kind, _) in COLUMNS.items()})
+    return pd.DataFrame({x: pd.Series(data[x], dtype=kind) for x, (kind, _) in COLUMNS.items()}, copy=False)
 
 
 def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Jobs, twice: int) -> list[str]:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm import values
+from tias_slurm.slurm.cells import Cells
 from tias_slurm.slurm.values import Memo, Tres
 
 Texts = npt.NDArray[np.object_]
@@ -28,7 +29,7 @@ class Records:
 
     file: Ints  # index of the input
     line: Ints
-    key: Texts  # JobIDRaw, or JobID where there is none
+    key: Ints  # JobIDRaw, or JobID where there is none; negative for an id that is no number
     job_id: Texts
     cluster: Texts
     user: Texts
@@ -102,7 +103,8 @@ class Reader:
     mended: int = 0
     names: list[frozenset[str]] = field(default_factory=list)  # the columns of each file
     said_gpu: bool = False  # some record names GPUs
-    texts: dict[str, str] = field(default_factory=dict)
+    words: dict[str, str] = field(default_factory=dict)
+    keys: dict[str, int] = field(default_factory=dict)
     states: Memo[str] = field(default_factory=lambda: Memo(values.parse_state))
     durations: Memo[float] = field(default_factory=lambda: Memo(values.parse_duration))
     minutes: Memo[float] = field(default_factory=lambda: Memo(lambda t: values.parse_duration(t, 60.0)))
@@ -111,27 +113,40 @@ class Reader:
     gres: Memo[tuple[float, str, bool]] = field(default_factory=lambda: Memo(values.parse_gres))
     memory: Memo[tuple[float, str]] = field(default_factory=lambda: Memo(values.parse_memory))
 
+    def intern(self, text: str) -> str:
+        """The text without blanks around it, one object for equal ones."""
+        text = text.strip()
+        return self.words.setdefault(text, text)
+
+    def key_of(self, job_id: str) -> int:
+        """A key for a job id that is no number."""
+        return self.keys.setdefault(job_id, -1 - len(self.keys))
+
 
 class Bad:
-    """The first reason for which each row is refused."""
+    """The first reason for which each of some records is refused."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, cells: Cells) -> None:
+        self.cells = cells
         self.reason: dict[int, tuple[str, str]] = {}
-        self.n = n
 
     @property
     def none(self) -> bool:
         return not self.reason
 
-    def where(self, hit: Sequence[bool] | Bools, reason: str, column: Sequence[str]) -> None:
-        """Refuse the rows where hit holds; the column shows what stood there."""
-        for i in np.flatnonzero(np.asarray(hit, bool)).tolist():
-            self.reason.setdefault(i, (reason, column[i]))
+    def where(self, hit: Bools, reason: str, name: str) -> None:
+        """Refuse the rows where hit holds; the column of that name shows what stood there."""
+        if not hit.any():
+            return
+        rows = np.flatnonzero(hit)
+        shown = self.cells.texts(name, rows) if name in self.cells.spans else [""] * len(rows)
+        for i, text in zip(rows.tolist(), shown, strict=True):
+            self.reason.setdefault(i, (reason, text[:400]))
 
-    def refuse(self, refused: Refusals, file: str, lines: Sequence[int]) -> Bools:
+    def refuse(self, refused: Refusals, file: str) -> Bools:
         """Count them; returns the mask of the rows that stay."""
-        keep = np.ones(self.n, bool)
+        keep = np.ones(len(self.cells), bool)
         for i in sorted(self.reason):
             keep[i] = False
-            refused.add(file, lines[i], *self.reason[i])
+            refused.add(file, int(self.cells.lines[i]), *self.reason[i])
         return keep

@@ -5,7 +5,8 @@ many fields a record has. The rules:
 
 * a line with as many fields as the header is a record;
 * with fewer, it is joined with the lines after it, if each break falls in a free-text column and the whole has the
-  right number of fields, each of its type; a line that is a whole record of its own, or begins one, is never taken in;
+  right number of fields, each of its type; a line with as many fields as the header, or that begins a record, is never
+  taken in;
 * with fewer, and not the beginning of a record, after a record whose last column is free text: more of that text;
 * with more, one free-text column (or two) takes the surplus, if that fits the types of all other columns, and all
   ways that fit give the same values for what the replay reads;
@@ -14,10 +15,13 @@ many fields a record has. The rules:
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 
+import numpy as np
+
+from tias_slurm.jobs import Bools, Ints
 from tias_slurm.replay.workload import Refusals
+from tias_slurm.slurm.cells import WIDEST, Bytes, Cells
 from tias_slurm.slurm.fields import SUBMIT_COMMANDS, USED, Layout
 from tias_slurm.slurm.files import MAX_LINE, LineBlock
 
@@ -45,23 +49,97 @@ class Assembler:
         self._names = len(layout.names)
         self._held: LineBlock | None = None
         self._open_end = self._names - 1 in layout.free and not layout.trailing
-        self._used = [i for name, i in layout.index.items() if name in USED]
+        self._delimiter = layout.delimiter.encode()
+        self._columns = {name: i for name, i in layout.index.items() if name in USED}
+        self._used = list(self._columns.values())
         self._submit_line = layout.index.get("submitline")
 
-    def feed(self, block: LineBlock) -> tuple[list[Row], list[int]]:
-        """The records that are complete, and the line number of each. A row may have a spare last field."""
+    def feed(self, block: LineBlock) -> list[Cells]:
+        """The records that are complete."""
         held, self._held = self._held, None
         if held is not None:
-            shift = len(held.lines)
-            block = LineBlock(
-                held.first, held.lines + block.lines, held.too_long | {i + shift for i in block.too_long}
-            )
-        return self._assemble(block, final=False)
+            shift = held.data.count(b"\n")
+            too_long = held.too_long | {i + shift for i in block.too_long}
+            block = LineBlock(held.first, held.data + block.data, too_long)
+        return self._split(block, final=False)
 
-    def finish(self) -> tuple[list[Row], list[int]]:
+    def finish(self) -> list[Cells]:
         """The last records."""
         block, self._held = self._held, None
-        return self._assemble(block, final=True) if block else ([], [])
+        return self._split(block, final=True) if block else []
+
+    def _split(self, block: LineBlock, final: bool) -> list[Cells]:
+        """Records of lines that are whole as one, those that are put together as another."""
+        buffer = block.data + bytes(WIDEST)
+        text = np.frombuffer(buffer, np.uint8)
+        ends = np.flatnonzero(text == 10)
+        if not len(ends):
+            return []
+        starts = np.concatenate([[0], ends[:-1] + 1])
+        cuts, overlap = self._cuts(text, buffer)
+        place = np.searchsorted(cuts, ends)
+        count = np.diff(place, prepend=0)
+        odd = count != self.layout.cuts
+        if self.layout.trailing:
+            odd |= (
+                (count > 0) & (cuts[np.maximum(place - 1, 0)] + len(self._delimiter) != ends)
+                if len(cuts)
+                else True
+            )
+        for at in overlap:
+            odd[min(int(np.searchsorted(ends, at)), len(odd) - 1)] = True
+        odd[list(block.too_long)] = True
+
+        end = len(ends)
+        if not final:
+            end = self._hold(block, odd, starts)
+            odd = odd[:end]
+        dirty = odd.copy()
+        dirty[:-1] |= odd[1:]  # the record before an odd line may go on in it
+        clean = np.flatnonzero(~dirty)
+        self.rows += len(clean)
+        whole = self._cells(block, buffer, starts, ends, cuts, place, clean)
+        if not dirty.any():
+            return [whole]
+        rows: list[Row] = []
+        numbers: list[int] = []
+        edges = np.flatnonzero(np.diff(np.concatenate([[0], dirty.view(np.int8), [0]])))
+        for a, b in edges.reshape(-1, 2).tolist():
+            lines = block.data[starts[a] : ends[b - 1]].decode("utf-8", "replace").split("\n")
+            too_long = {i - a for i in block.too_long if a <= i < b}
+            self._assemble(lines, block.first + a, too_long, rows, numbers)
+        return [whole, Cells.of_rows(rows, numbers, self._columns)]
+
+    def _cuts(self, text: Bytes, buffer: bytes) -> tuple[Ints, Ints]:
+        """Where delimiters are, and where they overlap, so that it is not plain which of them cut."""
+        mark = self._delimiter
+        found = text == mark[0]
+        for i in range(1, len(mark)):
+            found[:-i] &= text[i:] == mark[i]
+        cuts = np.flatnonzero(found)
+        return cuts, cuts[1:][np.diff(cuts) < len(mark)] if len(mark) > 1 else cuts[:0]
+
+    def _cells(
+        self, block: LineBlock, buffer: bytes, starts: Ints, ends: Ints, cuts: Ints, place: Ints, rows: Ints
+    ) -> Cells:
+        """The used fields of the given lines, each of which has as many delimiters as the header."""
+        first = place[rows] - self.layout.cuts
+        spans = {}
+        for name, i in self._columns.items():
+            a = starts[rows] if i == 0 else cuts[first + i - 1] + len(self._delimiter)
+            b = ends[rows] if i == self.layout.cuts else cuts[first + i]
+            spans[name] = a, b
+        return Cells(buffer, block.first + rows, spans)
+
+    def _hold(self, block: LineBlock, odd: Bools, starts: Ints) -> int:
+        """Keep the last record for the next block, in which it may go on; returns its place."""
+        good = np.flatnonzero(~odd[-MOST_LINES:])
+        start = len(odd) - min(len(odd), MOST_LINES) + int(good[-1]) if len(good) else 0
+        if not len(good) and len(odd) > MOST_LINES:
+            return len(odd)  # so many odd lines in a row are no record
+        too_long = {i - start for i in block.too_long if i >= start}
+        self._held = LineBlock(block.first + start, block.data[starts[start] :], too_long)
+        return start
 
     def _whole(self, row: Row) -> bool:
         return len(row) == self._want and (not self.layout.trailing or not row[-1])
@@ -70,82 +148,46 @@ class Assembler:
         """Whether these are the fields of a record beyond doubt."""
         return self._whole(row) and self.layout.plausible(row[: self._names])
 
-    def _assemble(self, block: LineBlock, final: bool) -> tuple[list[Row], list[int]]:
-        delimiter, want = self.layout.delimiter, self._want
-        rows = [line.split(delimiter) for line in block.lines]
-        if self.layout.trailing:
-            odd = [i for i, row in enumerate(rows) if len(row) != want or row[-1]]
-        else:
-            odd = [i for i, row in enumerate(rows) if len(row) != want]
-        if block.too_long:
-            odd = sorted({*odd, *block.too_long})
+    def _assemble(
+        self, lines: list[str], first: int, too_long: set[int], out: list[Row], numbers: list[int]
+    ) -> None:
+        """Put lines together that are not all whole; adds the records to out, their line numbers to numbers."""
+        want = self._want
+        rows = [line.split(self.layout.delimiter) for line in lines]
         end = len(rows)
-        if not final:
-            end = self._hold(block, odd)
-            odd = odd[: bisect_left(odd, end)]
-        first = block.first
-        if not odd:
-            self.rows += end
-            return rows[:end], list(range(first, first + end))
-
-        out: list[Row] = []
-        numbers: list[int] = []
         at = 0  # the next line to look at
         grows = -1  # where a line would be more of the last record's text
-        for i in odd:
-            if i < at:
-                continue
-            if i > at:
-                out += rows[at:i]
-                numbers += range(first + at, first + i)
-                self.rows += i - at
-                grows = i
-            at = i + 1
-            line = first + i
-            if i in block.too_long:
-                self._refuse(line, TOO_LONG, block.lines[i])
-            elif len(rows[i]) > want:
-                if (row := self._absorb(rows[i])) is not None:
-                    self._take(row, line, out, numbers)
-                    grows = at
-                else:
-                    self._refuse(line, SURPLUS, block.lines[i])
-            elif self._open_end and grows == i and self.layout.begins(rows[i]) is False:
-                out[-1][-1] += "\n" + block.lines[i]
+        while at < end:
+            i, line, row = at, first + at, rows[at]
+            at += 1
+            if i in too_long:
+                self._refuse(line, TOO_LONG, lines[i])
+            elif self._whole(row):
+                self._take(row, line, out, numbers)
                 grows = at
-            elif rows[i] == [""]:
-                continue
-            else:
-                mended, at = self._join(rows, i, end)
-                if mended is not None:
-                    self._take(mended, line, out, numbers)
+            elif len(row) > want:
+                if (absorbed := self._absorb(row)) is not None:
+                    self._take(absorbed, line, out, numbers)
+                    self.mended += 1
                     grows = at
                 else:
-                    self._refuse(line, CUT if at == i + 1 else BROKEN, block.lines[i])
-        out += rows[at:end]
-        numbers += range(first + at, first + end)
-        self.rows += max(0, end - at)
-        return out, numbers
-
-    def _hold(self, block: LineBlock, odd: list[int]) -> int:
-        """Keep the last record for the next block, in which it may go on; returns where it begins."""
-        end = len(block.lines)
-        odd_set = set(odd[-MOST_LINES:])
-        start = end - 1
-        while start > 0 and start in odd_set:
-            start -= 1
-        if start in odd_set and start > 0:
-            return end  # so many odd lines in a row are no record
-        self._held = LineBlock(
-            block.first + start, block.lines[start:], {i - start for i in block.too_long if i >= start}
-        )
-        return start
+                    self._refuse(line, SURPLUS, lines[i])
+            elif self._open_end and grows == i and self.layout.begins(row) is False:
+                out[-1][-1] += "\n" + lines[i]
+                grows = at
+            elif row != [""]:
+                joined, at = self._join(rows, i, end)
+                if joined is not None:
+                    self._take(joined, line, out, numbers)
+                    self.mended += 1
+                    grows = at
+                else:
+                    self._refuse(line, CUT if at == i + 1 else BROKEN, lines[i])
 
     def _take(self, row: Row, line: int, out: list[Row], numbers: list[int]) -> None:
         out.append(row)
         numbers.append(line)
         self.rows += 1
-        self.mended += 1
 
     def _refuse(self, line: int, reason: str, text: str) -> None:
         self.rows += 1
@@ -157,7 +199,7 @@ class Assembler:
         j = i + 1
         while j < min(end, i + MOST_LINES) and len(parts) - 1 in self.layout.free and size < MAX_LINE:
             following = rows[j]
-            if self._record(following) or (len(following) > 1 and self.layout.begins(following)):
+            if self._whole(following) or (len(following) > 1 and self.layout.begins(following)):
                 break
             parts[-1] += "\n" + following[0]
             parts += following[1:]

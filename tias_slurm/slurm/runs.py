@@ -76,14 +76,15 @@ def check(r: Records, refused: Refusals, files: Sequence[str]) -> Records:
 
     A record that was cancelled while it waited has no Start afterwards, one that still runs no End.
     """
-    state = r.state
-    pending = state == "PENDING"
-    active = (state == "RUNNING") | (state == "SUSPENDED")
+    code, words = pd.factorize(r.state)
+
+    def among(*states: str) -> Bools:
+        return np.isin(words.astype(object), states)[code] if len(words) else np.zeros(0, bool)
+
+    pending, active, has_run = among("PENDING"), among("RUNNING", "SUSPENDED"), among(*HAS_RUN)
     ended = ~pending & ~active
     # Slurm gives what was cancelled while it waited None, Unknown or its End as the Start, by version.
-    unstarted = (
-        ended & ~np.isin(state.astype(str), HAS_RUN) & (r.start >= r.end) & ~(r.elapsed > 0) & ~r.allocated
-    )
+    unstarted = ended & ~has_run & (r.start >= r.end) & ~(r.elapsed > 0) & ~r.allocated
     r.start[pending | unstarted] = math.nan
     r.end[pending | active] = math.nan
     started = ~np.isnan(r.start)
@@ -98,7 +99,7 @@ def check(r: Records, refused: Refusals, files: Sequence[str]) -> Records:
         ("runs but has no start time", active & ~started, r.start),
         ("runs but has no Elapsed", active & np.isnan(r.elapsed), r.elapsed),
         ("ended but has no end time", ended & np.isnan(r.end), r.end),
-        ("ran but has no start time", ended & ~started & np.isin(state.astype(str), HAS_RUN), r.start),
+        ("ran but has no start time", ended & ~started & has_run, r.start),
         ("starts before its submit", started & (r.start < r.submit), r.start - r.submit),
         ("ends before its start", run < 0, run),
         ("ends before its submit", ended & (r.end < r.submit), r.end - r.submit),
@@ -117,7 +118,7 @@ def check(r: Records, refused: Refusals, files: Sequence[str]) -> Records:
 
 def _groups(r: Records, *more: Texts | Floats) -> tuple[Ints, Ints]:
     """Rows in order of (cluster, key, submit, start), and where each group of one cluster, key (and more) begins."""
-    cluster, key = pd.factorize(r.cluster)[0], pd.factorize(r.key)[0]
+    cluster, key = pd.factorize(r.cluster)[0], pd.factorize(r.key)[0].astype(np.int64)
     code = cluster.astype(np.int64) * (int(key.max(initial=0)) + 1) + key
     order = np.lexsort((np.nan_to_num(r.start, nan=-1.0), r.submit, code))
     new = np.ones(len(r), bool)

@@ -251,17 +251,16 @@ def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
         ),
         "",
     )
-    keep = reader.texts.setdefault
     association = job.get("association")
     cluster = _text(job.get("cluster")) or _text(
         association.get("cluster") if isinstance(association, dict) else ""
     )
     row |= {
-        "key": str(int(job_id)),
+        "key": int(job_id),
         "job_id": _job_id(int(job_id), *row.pop("id")),
-        "cluster": keep(cluster, cluster),
+        "cluster": reader.intern(cluster),
         "gpus": gpus,
-        "gpu_type": keep(kind, kind),
+        "gpu_type": reader.intern(kind),
         "cpus": _first(alloc.cpus, asked.cpus, row["cpus"]),
         "nodes": _first(alloc.nodes, asked.nodes, row["nodes"]),
         "mem_mb": _first(alloc.mem_mb, asked.mem_mb),
@@ -270,7 +269,7 @@ def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
         "native_deadline": _time(job.get("deadline"), "deadline"),
     }
     for x in ("account", "partition", "qos"):
-        row[x] = keep(_text(job.get(x)), _text(job.get(x)))
+        row[x] = reader.intern(_text(job.get(x)))
     return row
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tias_slurm.jobs import Floats
+from tias_slurm.jobs import Floats, Ints
 from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import fields, values
+from tias_slurm.slurm.cells import Cells
 from tias_slurm.slurm.files import LineBlock, Progress, label, line_blocks
 from tias_slurm.slurm.records import Bad, Reader, Records, Texts, same_text, texts
-from tias_slurm.slurm.repair import Assembler, Row
+from tias_slurm.slurm.repair import Assembler
 from tias_slurm.slurm.sizes import sizes
-from tias_slurm.slurm.values import Memo
 
 HEADER_LINES = 20  # what may stand before a header: messages of a login shell
 
@@ -53,9 +53,9 @@ def read_text(
             layout, block = _begin(reader, block, name, delimiter, columns, how)
             reader.names.append(frozenset(layout.names))
             assembler = Assembler(layout, name, reader.refused)
-        yield _convert(reader, layout, name, number, *assembler.feed(block))
+        yield _convert(reader, layout, name, number, assembler.feed(block))
     if assembler is not None and layout is not None:
-        yield _convert(reader, layout, name, number, *assembler.finish())
+        yield _convert(reader, layout, name, number, assembler.finish())
         reader.rows += assembler.rows
         reader.mended += assembler.mended
 
@@ -64,15 +64,16 @@ def _begin(
     reader: Reader, block: LineBlock, name: str, delimiter: str | None, columns: str | None, how: str
 ) -> tuple[fields.Layout, LineBlock]:
     """Find the layout in the first lines; returns it and the lines after the header."""
-    lines = block.lines
+    lines = [line.decode("utf-8", "replace") for line in block.data.split(b"\n", 200)[:200]]
     if 0 in block.too_long:
         raise InputError(f"{name} has a first line without end: not a text of sacct; export with: {how}")
     found, at = None, 0
     for at, line in enumerate(lines[:HEADER_LINES]):
-        if line.count(",") > 50 * fields.MOST_COLUMNS or line.count(delimiter or "|") > fields.MOST_COLUMNS:
+        mark = delimiter or fields.header_delimiter(line)
+        if mark and line.count(mark) > fields.MOST_COLUMNS:
             raise InputError(
-                f"{name}, line {block.first + at}: more than {fields.MOST_COLUMNS} columns; sacct has about 130: "
-                f"export with: {how}"
+                f"{name}, line {block.first + at}: {line.count(mark) + 1} columns, sacct has about 130: export "
+                f"with: {how}"
             )
         if found := fields.header(line, delimiter):
             break
@@ -80,7 +81,7 @@ def _begin(
         other = next((h for line in lines[:HEADER_LINES] if (h := fields.header(line, None))), None)
         if other is not None:
             raise InputError(
-                f"{name}: its header is not cut by the delimiter {delimiter!r} but by {other[1]!r}: give that one, or none"
+                f"{name}: its header has the delimiter {other[1]!r}, not {delimiter!r}: give that one, or none"
             )
     if found is not None:
         names, cut, trailing = found
@@ -93,7 +94,9 @@ def _begin(
                 reader.rows += 1
                 reader.refused.add(name, block.first + i, "stands before the header", line)
         rest = LineBlock(
-            block.first + at + 1, lines[at + 1 :], {i - at - 1 for i in block.too_long if i > at}
+            block.first + at + 1,
+            block.data.split(b"\n", at + 1)[-1],
+            {i - at - 1 for i in block.too_long if i > at},
         )
     else:
         if columns is None:
@@ -101,7 +104,7 @@ def _begin(
                 f"{name} has no header with sacct's field names: name the columns by --format, or export with: {how}"
             )
         names = fields.column_list(columns)
-        sample = [line for line in lines[:200] if line]
+        sample = [line for line in lines if line]
         if not sample:
             raise InputError(f"{name} is empty: export the history again")
         cut = delimiter or fields.find_delimiter(sample, len(names)) or ""
@@ -125,127 +128,120 @@ def _refuse_missing(names: Sequence[str], name: str, how: str) -> None:
         raise InputError(f"{name} lacks {which}: export with: {how}")
 
 
-def _drop_steps(
-    reader: Reader, layout: fields.Layout, rows: list[Row], lines: list[int]
-) -> tuple[list[Row], list[int]]:
-    ids = [layout.index[x] for x in ("jobid", "jobidraw") if x in layout.index]
-    step = values.STEP_ID.fullmatch
-    keep = None
-    for i in ids:
-        if any("." in row[i] for row in rows):
-            is_job = ["." not in row[i] or not step(row[i]) for row in rows]
-            keep = is_job if keep is None else [a and b for a, b in zip(keep, is_job, strict=True)]
-    if keep is None:
-        return rows, lines
-    reader.left_out["steps"] += len(rows) - sum(keep)
-    return [r for r, k in zip(rows, keep, strict=True) if k], [
-        n for n, k in zip(lines, keep, strict=True) if k
-    ]
+def _convert(reader: Reader, layout: fields.Layout, name: str, number: int, parts: list[Cells]) -> Records:
+    """Fields as columns of values, in the order of the lines."""
+    found = [_columns(reader, layout, name, number, cells) for cells in parts if len(cells)]
+    if len(found) < 2:
+        return found[0] if found else Records.empty()
+    records = Records.concat(found)
+    return records.take(np.argsort(records.line, kind="stable"))
 
 
-def _drop_headers(
-    reader: Reader, layout: fields.Layout, rows: list[Row], lines: list[int]
-) -> tuple[list[Row], list[int]]:
-    """Headers again, of exports put one behind the other."""
-    i = layout.index.get("jobid", layout.index.get("jobidraw", 0))
-    again = [k for k, row in enumerate(rows) if row[i][:1] in ("J", "j") and _is_header(layout, row)]
-    if not again:
-        return rows, lines
-    reader.left_out["header lines"] += len(again)
-    drop = set(again)
-    return [r for k, r in enumerate(rows) if k not in drop], [n for k, n in enumerate(lines) if k not in drop]
-
-
-def _is_header(layout: fields.Layout, row: Row) -> bool:
-    return tuple(x.strip().lower() for x in row[: len(layout.names)]) == layout.names
-
-
-def _convert(
-    reader: Reader, layout: fields.Layout, name: str, number: int, rows: list[Row], lines: list[int]
-) -> Records:
-    """Fields as columns of values; rows with a needed value that cannot be read are refused."""
-    if rows:
-        rows, lines = _drop_steps(reader, layout, rows, lines)
-    if rows:
-        rows, lines = _drop_headers(reader, layout, rows, lines)
-    n = len(rows)
+def _columns(reader: Reader, layout: fields.Layout, name: str, number: int, cells: Cells) -> Records:
+    """Fields as columns of values; rows with a needed value that cannot be read are refused, steps are left out."""
+    cells, bad = _only_jobs(reader, cells)
+    n = len(cells)
     if not n:
         return Records.empty()
-    cut = (
-        list(zip(*rows, strict=True)) if all(len(r) == len(rows[0]) for r in rows) else _ragged(rows, layout)
-    )
-    column = {x: cut[i] for x, i in layout.index.items() if x in fields.USED}
-    nothing = ("",) * n
-    bad = Bad(n)
-
-    ids = column.get("jobid") or column["jobidraw"]
-    valid = values.JOB_ID.fullmatch
-    ids = tuple(map(str.strip, ids))
-    bad.where([not (x.isdecimal() or valid(x)) for x in ids], "not a job id", ids)
-    raw = column.get("jobidraw")
-    keys = ids if raw is None else tuple(r or i for r, i in zip(raw, ids, strict=True))
-
-    states = [reader.states[x] for x in column["state"]]
+    job_id = cells.objects("jobid" if "jobid" in cells.spans else "jobidraw")
+    found, row = cells.distinct("state")
+    states = [reader.states[x] for x in found]
     if None in states:
-        bad.where([s is None for s in states], "not a job state", column["state"])
-    times = {}
+        bad.where(np.array([x is None for x in states])[row], "not a job state", "state")
+    times: dict[str, values.Times] = {}
     for x in ("submit", "start", "end", "eligible"):
-        if x in column:
-            t = times[x] = values.times(column[x], reader.zone)
+        if x not in cells.spans:  # without an Eligible column a job is eligible from its submit
+            times[x] = times["submit"] if x == "eligible" else values.Times.unknown(n)
+            continue
+        t = times[x] = cells.times(x, reader.zone)
+        if t.problem.any():
             for problem, reason in values.TIME_PROBLEM.items():
-                if (hit := t.problem == problem).any():
-                    bad.where(hit, f"{x.capitalize()}: {reason}", column[x])
-        else:
-            times[x] = values.Times(np.full(n, math.nan), np.full(n, math.nan), np.zeros(n, np.int8))
+                bad.where(t.problem == problem, f"{x.capitalize()}: {reason}", x)
+    size = sizes(reader, cells, bad)
 
-    def duration(preferred: str, other: str, memo: Memo[float]) -> Floats:
-        out = np.full(n, math.nan)
-        for x, m in (
-            (preferred, memo),
-            (other, reader.minutes if other == "timelimit" else reader.durations),
-        ):
-            if x in column and np.isnan(out).any():
-                got, unread = values.numbers(column[x], m)
-                need = np.isnan(out)
-                if (unread & need).any():
-                    bad.where(unread & need, f"{x.capitalize()}: not a duration", column[x])
-                out = np.where(need, got, out)
-        return out
-
-    elapsed = duration("elapsedraw", "elapsed", reader.durations)
-    if np.isinf(elapsed).any():
-        bad.where(np.isinf(elapsed), "Elapsed: not a duration", ids)
-    limit = duration("timelimitraw", "timelimit", reader.minutes)
-    suspended = duration("suspended", "", reader.durations)
-    size = sizes(reader, column, n, bad)
-    deadline = (
-        values.times(column["deadline"], reader.zone).early if "deadline" in column else np.full(n, math.nan)
-    )
-    restarts, _ = values.numbers(column.get("restarts", nothing), reader.counts)
-
-    def text(x: str) -> Texts:
-        if x not in column:
+    def words(x: str) -> Texts:
+        if x not in cells.spans:
             return same_text(n)
-        keep = reader.texts.setdefault
-        return texts([keep(t, t) for t in map(str.strip, column[x])])
+        said, row = cells.distinct(x)
+        return texts([reader.intern(t) for t in said])[row]
 
     records = Records(
-        file=np.full(n, number), line=np.array(lines, np.int64), key=texts(keys), job_id=texts(ids),
-        cluster=text("cluster"), user=text("user"), account=text("account"), partition=text("partition"),
-        qos=text("qos"), state=texts(states),
-        comment=texts(column["comment"]) if "comment" in column else same_text(n),
-        submit_line=texts(column["submitline"]) if "submitline" in column else same_text(n),
+        file=np.full(n, number), line=cells.lines, key=_keys(reader, cells), job_id=job_id,
+        cluster=words("cluster"), user=words("user"), account=words("account"), partition=words("partition"),
+        qos=words("qos"), state=texts(states)[row],
+        comment=cells.objects("comment"), submit_line=cells.objects("submitline"),
         submit=times["submit"].early, submit_late=times["submit"].late,
         eligible=times["eligible"].early, eligible_late=times["eligible"].late,
         start=times["start"].early, start_late=times["start"].late,
         end=times["end"].early, end_late=times["end"].late,
-        elapsed=elapsed, suspended=suspended, time_limit=limit, native_deadline=deadline,
-        restarts=values.as_ints(restarts), **size,
+        elapsed=_duration(reader, cells, bad, "elapsedraw", "elapsed"),
+        suspended=_duration(reader, cells, bad, "suspended"),
+        time_limit=_duration(reader, cells, bad, "timelimitraw", "timelimit"),
+        native_deadline=cells.times("deadline", reader.zone).early if "deadline" in cells.spans else _unknown(n),
+        restarts=values.as_ints(cells.numbers("restarts", reader.counts)[0] if "restarts" in cells.spans else _unknown(n)),
+        **size,
     )  # fmt: skip
-    return records if bad.none else records.take(bad.refuse(reader.refused, name, lines))
+    bad.where(np.isinf(records.elapsed), "Elapsed: not a duration", "jobid")
+    return records if bad.none else records.take(bad.refuse(reader.refused, name))
 
 
-def _ragged(rows: list[Row], layout: fields.Layout) -> list[tuple[str, ...]]:
-    """Columns of rows some of which lack the empty field behind a trailing delimiter."""
-    n = len(layout.names)
-    return list(zip(*(row[:n] for row in rows), strict=True))
+def _unknown(n: int) -> Floats:
+    return np.full(n, math.nan)
+
+
+def _only_jobs(reader: Reader, cells: Cells) -> tuple[Cells, Bad]:
+    """Leave out steps, and headers of exports put one behind the other; refuse what has no job id."""
+    drop = np.zeros(len(cells), bool)
+    wrong = np.zeros(len(cells), bool)
+    for x in ("jobid", "jobidraw"):
+        if x not in cells.spans:
+            continue
+        odd = np.flatnonzero(~cells.integers(x)[1] & ~drop)
+        steps = headers = 0
+        for i, text in zip(odd.tolist(), cells.texts(x, odd), strict=True):
+            if values.JOB_ID.fullmatch(text) or (not text and x == "jobidraw" and "jobid" in cells.spans):
+                continue
+            is_step, is_header = values.STEP_ID.fullmatch(text) is not None, text.strip().lower() == x
+            drop[i] = is_step or is_header
+            wrong[i] = not drop[i]
+            steps += is_step
+            headers += is_header
+        reader.left_out["steps"] += steps
+        reader.left_out["header lines"] += headers
+    if drop.any():
+        cells, wrong = cells.take(~drop), wrong[~drop]
+    bad = Bad(cells)
+    bad.where(wrong, "not a job id", "jobid" if "jobid" in cells.spans else "jobidraw")
+    return cells, bad
+
+
+def _keys(reader: Reader, cells: Cells) -> Ints:
+    """The numeric job id; another number, negative, for an id that is not numeric. Shape (n,)."""
+    keys = np.zeros(len(cells), np.int64)
+    rest = np.ones(len(cells), bool)
+    for x in ("jobidraw", "jobid"):
+        if x not in cells.spans or not rest.any():
+            continue
+        number, plain = cells.integers(x)
+        take = rest & plain
+        keys[take] = number[take].astype(np.int64)
+        odd = np.flatnonzero(rest & ~plain & (cells.widths(x) > 0))
+        keys[odd] = [reader.key_of(t) for t in cells.texts(x, odd)]
+        rest &= cells.widths(x) == 0
+    return keys
+
+
+def _duration(reader: Reader, cells: Cells, bad: Bad, *names: str) -> Floats:
+    """Seconds by the first of the columns that says it, NaN where none does. Shape (n,)."""
+    out = _unknown(len(cells))
+    for x in names:
+        need = np.isnan(out)
+        if x not in cells.spans or not need.any():
+            continue
+        if x.startswith("timelimit"):  # a bare number is minutes
+            found, unread = cells.numbers(x, reader.minutes)
+        else:
+            found, unread = cells.durations(x, reader.durations)
+        bad.where(unread & need, f"{x.capitalize()}: not a duration", x)
+        out = np.where(need, found, out)
+    return out

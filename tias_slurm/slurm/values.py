@@ -136,69 +136,55 @@ class Times:
     late: Floats  # the same, but in an hour that happens twice its later reading
     problem: npt.NDArray[np.int8]  # OK or a key of TIME_PROBLEM
 
+    @classmethod
+    def unknown(cls, n: int) -> Times:
+        """A column that says nothing."""
+        return cls(np.full(n, NAN), np.full(n, NAN), np.zeros(n, np.int8))
+
 
 _DIGITS = np.array([0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18])
-_MARKS = np.array([4, 7, 10, 13, 16, 19])
-_MARK = np.array([ord(c) for c in "--T::\0"], np.uint32)
+_MARKS = np.array([4, 7, 10, 13, 16])
+_MARK = np.frombuffer(b"--T::", np.uint8)
 _MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
-def _iso_seconds(texts: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Wall-clock seconds of texts of exactly the form YYYY-MM-DDTHH:MM:SS, and which those are."""
-    n = len(texts)
-    codes = np.array(texts, dtype="U20").view(np.uint32).reshape(n, 20)
-    digits = codes[:, _DIGITS].astype(np.int64) - 48
-    ok = (codes[:, _MARKS] == _MARK).all(axis=1) & ((digits >= 0) & (digits <= 9)).all(axis=1)
-    digits[~ok] = 0
-    year = digits[:, :4] @ np.array([1000, 100, 10, 1])
-    month, day, hour, minute, second = (digits[:, i] * 10 + digits[:, i + 1] for i in range(4, 14, 2))
-    ok &= (
-        (year >= 1970)
-        & (year <= 2100)
-        & (month >= 1)
-        & (month <= 12)
-        & (hour < 24)
-        & (minute < 60)
-        & (second < 60)
-    )
+def iso_seconds(stamps: npt.NDArray[np.uint8]) -> tuple[Floats, npt.NDArray[np.bool_]]:
+    """Wall-clock seconds of stamps, shape (n, 19), of exactly the form YYYY-MM-DDTHH:MM:SS, and which those are."""
+    digits = stamps[:, _DIGITS] - np.uint8(48)
+    ok = (digits <= 9).all(axis=1) & (stamps[:, _MARKS] == _MARK).all(axis=1)
+    digits[~ok] = 1
+    # one product gives all six numbers
+    year, month, day, hour, minute, second = (digits.astype(np.float64) @ _PLACES).astype(np.int64).T
+    ok &= (year >= 1970) & (year <= 2100) & (month >= 1) & (month <= 12)
+    ok &= (hour < 24) & (minute < 60) & (second < 60)
     month = np.where(ok, month, 1)
     leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
     ok &= (day >= 1) & (day <= _MONTH_DAYS[month] + (leap & (month == 2)))
     # days since the epoch, counting years from March so that the leap day is the last
     y = year - (month <= 2)
-    era_day = (153 * ((month + 9) % 12) + 2) // 5 + day - 1
-    days = 365 * y + y // 4 - y // 100 + y // 400 + era_day - 719468
+    days = 365 * y + y // 4 - y // 100 + y // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 719469
     return ((days * 24 + hour) * 60 + minute) * 60.0 + second, ok
 
 
-def times(texts: Sequence[str], zone: ZoneInfo) -> Times:
-    """A column of times in any of sacct's forms; local ones are read in the zone."""
-    n = len(texts)
-    local, is_local = _iso_seconds(texts) if n else (np.zeros(0), np.zeros(0, bool))
-    problem = np.zeros(n, np.int8)
-    seconds = np.full(n, NAN)
-    memo: dict[str, tuple[float, bool, int]] = {"": (NAN, False, OK)}
-    for i in np.flatnonzero(~is_local).tolist():
-        text = texts[i]
-        if text.isdecimal() and len(text) < 12 and (value := int(text)) not in NO_VALUE:
-            seconds[i] = value or NAN
-            continue
-        if text not in memo:
-            try:
-                memo[text] = (*parse_time(text), OK)
-            except ValueError as e:
-                memo[text] = (NAN, False, next(k for k, v in TIME_PROBLEM.items() if v == e.args[0]))
-        value_, on_wall, problem[i] = memo[text]
-        if on_wall:
-            local[i], is_local[i] = value_, True
-        else:
-            seconds[i] = value_
-    early, late = seconds, seconds.copy()
-    if is_local.any():
-        early[is_local], late[is_local], exists = local_to_utc(local[is_local], zone)
-        problem[np.flatnonzero(is_local)[~exists]] = GAP
-        problem[is_local & (early <= 0) & (problem == OK)] = NEGATIVE
-    return Times(early, late, problem)
+_PLACES = np.zeros((14, 6))
+for _column, _places in enumerate(((0, 1, 2, 3), (4, 5), (6, 7), (8, 9), (10, 11), (12, 13))):
+    for _power, _place in enumerate(reversed(_places)):
+        _PLACES[_place, _column] = 10.0**_power
+
+
+def parse_times(texts: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.int8]]:
+    """parse_time of each text: seconds, whether they are on the wall clock, and the problem. Shapes (n,)."""
+    seconds, local, problem = (
+        np.full(len(texts), NAN),
+        np.zeros(len(texts), bool),
+        np.zeros(len(texts), np.int8),
+    )
+    for i, text in enumerate(texts):
+        try:
+            seconds[i], local[i] = parse_time(text)
+        except ValueError as e:
+            problem[i] = next(k for k, v in TIME_PROBLEM.items() if v == e.args[0])
+    return seconds, local, problem
 
 
 # ---- durations ----
