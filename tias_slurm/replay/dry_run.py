@@ -201,7 +201,7 @@ class _Run:
         return outcome, metrics.series_of(self.work.jobs, outcome, self.sample_at), 0
 
     def _textbook(self, name: str) -> tuple[Outcome, Series, int]:
-        if self.options.placement != "count":
+        if self.options.placement != "count" and len(self.nodes) > 1:
             raise InputError(f"--policies: {name} counts GPUs as one pool; add --placement count")
         jobs = self.work.jobs
         gpus = jobs["gpus"].to_numpy(np.int64)

@@ -87,7 +87,9 @@ ENTRIES: dict[str, Entry] = {
 _COMMON = ("fifo", "multifactor", "edf", "deadline-qos", "las", "aemon")
 _ORACLES = ("oracle-srtf", "oracle-laxity")
 DEFAULT_FOR_TRACE = (*_COMMON, "tias", *_ORACLES)
+# where --preemption leaves it open, a site sees what its jobs' consent buys and what everybody's would
 DEFAULT_FOR_HISTORY = ("recorded", *_COMMON, "tias@off", "tias@on", "tias@all", *_ORACLES)
+CHOSEN_FOR_HISTORY = ("recorded", *_COMMON, "tias", *_ORACLES)
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class Wanted:
 
 def parse(text: str | None, *, is_trace: bool, preemption: Literal["off", "on"] | None) -> list[Wanted]:
     """The policies of a comma list; None: the default set. InputError for a name that is not known."""
-    default = DEFAULT_FOR_TRACE if is_trace else DEFAULT_FOR_HISTORY
+    default: Sequence[str] = DEFAULT_FOR_TRACE
+    if not is_trace:
+        default = DEFAULT_FOR_HISTORY if preemption is None else CHOSEN_FOR_HISTORY
     names: Sequence[str] = default if text is None else [n.strip() for n in text.split(",") if n.strip()]
     if not names:
         raise InputError("--policies: names no policy; leave it out for the default set")
