@@ -135,7 +135,7 @@ def write_comment(dice: Dice, job: Job) -> str:
     """The comment of one job, '' for most."""
     if job.array and job.task:
         raise ValueError("the tasks of an array share one comment")
-    if job.gpus and dice.chance(350):
+    if dice.chance(350 if job.gpus else 60):
         if dice.chance(35):
             _, text = REFUSED[dice.below(len(REFUSED))]
             day, past = f"{local(job.submit + DAY):%Y-%m-%d}", f"{local(job.submit - 3 * DAY):%Y-%m-%d}"

@@ -1,8 +1,8 @@
 """A small Slurm that starts and ends the jobs of the made-up site.
 
 The scheduler walks the queue by priority (age and fair share, 1000 points each) at every submit and end and
-skips what does not fit. No backfill; the first job of whole nodes that has waited for half a day gets nodes
-kept free for it, one such job at a time. Each job occupies GPUs, CPUs and memory of real nodes.
+skips what does not fit. Once a job of several nodes has waited for a day, nodes are kept for it, which only
+jobs may use that end in time by their time limits. Each job occupies GPUs, CPUs and memory of real nodes.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ class Site:
         self.again: list[int] = []
         self.kept_for: Job | None = None
         self.kept: set[str] = set()
+        self.kept_from = 0  # when the job that they are kept for starts at the latest
+        self.now = BEGIN
 
     def at(self, time: int, what: str, thing: object) -> None:
         self.serial += 1
@@ -157,6 +159,7 @@ class Site:
 
     def place(self, job: Job) -> list[Node] | None:
         """The fullest nodes that still have room."""
+        ends_in_time = job.limit is not None and self.now + 60 * job.limit <= self.kept_from
         g, c, m = job.gpus // job.nodes, job.cpus // job.nodes, job.mem_mb // job.nodes
         fit = [
             n
@@ -164,7 +167,7 @@ class Site:
             if n.up
             and job.partition in n.partitions
             and (n.free_gpus >= g and n.free_cpus >= c and n.free_mem >= m)
-            and (n.name not in self.kept or job is self.kept_for)
+            and (n.name not in self.kept or job is self.kept_for or ends_in_time)
         ]
         if len(fit) < job.nodes:
             return None
@@ -176,11 +179,12 @@ class Site:
             return -age - self.share[job.user], job.runs[-1].submit, job.task
 
         self.queue.sort(key=rank)
+        self.now = now
         self.keep_nodes(now)
-        no_room: set[tuple[str, int, int, int, int]] = set()
+        no_room: set[tuple[object, ...]] = set()
         left = []
         for job in self.queue:
-            shape = (job.partition, job.gpus, job.nodes, job.cpus, job.mem_mb)
+            shape = (job.partition, job.gpus, job.nodes, job.cpus, job.mem_mb, job.limit)
             throttled = job.array is not None and 0 < job.array.throttle <= job.array.running
             hopeless = throttled or (shape in no_room and job is not self.kept_for)
             nodes = None if hopeless else self.place(job)
@@ -201,7 +205,7 @@ class Site:
             return
         self.kept_for, self.kept = None, set()
         for job in self.queue:
-            if job.gpus >= 8 and job.nodes == job.gpus // 8 and now - job.runs[-1].eligible > DAY // 2:
+            if job.gpus > 8 and now - job.runs[-1].eligible > DAY:
                 own = [n for n in self.nodes if job.partition in n.partitions and n.up and n.gpus]
                 busy_until = dict.fromkeys((n.name for n in own), now)
                 for other in self.running.values():
@@ -210,6 +214,7 @@ class Site:
                         busy_until[name] = max(busy_until.get(name, now), other.runs[-1].start + limit)
                 own.sort(key=lambda n: (busy_until[n.name], n.name))
                 self.kept_for, self.kept = job, {n.name for n in own[: job.nodes]}
+                self.kept_from = max(busy_until[name] for name in self.kept)
                 return
 
     def start(self, job: Job, nodes: list[Node], now: int) -> None:
@@ -234,7 +239,7 @@ class Site:
         self.at(now + job.runs_for + run.suspended, "end", (job, run))
 
 
-def history(seed: int, submissions: int = 4400, load_percent: int = 86) -> list[Job]:
+def history(seed: int, submissions: int = 4400, load_percent: int = 90) -> list[Job]:
     """The jobs of four weeks with all their runs, in order of submission."""
     jobs = draw_jobs(Dice(seed), submissions, load_percent)
     Site(jobs).run()
