@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from tias_slurm.jit import njit
@@ -21,8 +23,8 @@ def select(
     """Victims, and for each the waiting job that it makes room for: rows, shape (v,) both.
 
     The waiting rows in `order` (best first) are placed on a shadow of the cluster one after another; one that
-    does not fit may have jobs of a worse level requeued, those with the least `loss` first, never more than
-    it needs, and only if it then fits. At most `limit` waiting jobs may preempt. `gpus`, `level`,
+    does not fit may have jobs of a worse level requeued, those with the least `loss` first, never one that it
+    could do without, and only if it then fits. At most `limit` waiting jobs may preempt. `gpus`, `level`,
     `preemptible` and `loss` have shape (n,), rows as in the snapshot.
     """
     if limit <= 0 or not len(order) or not preemptible.any():
@@ -32,58 +34,109 @@ def select(
     if not len(able):
         return _NONE, _NONE
     o = occupancy
-    return _select(
-        order[: able[-1] + 1],
-        gpus,
-        level,
-        preemptible,
-        loss,
-        o.free_gpus.copy(),
-        o.free_cpus.copy(),
-        o.free_mem_mb.copy(),
-        o.total_gpus,
-        o.member,
-        o.partition,
-        o.nodes,
-        o.node_gpus,
-        o.node_cpus,
-        o.node_mem_mb,
-        o.first,
-        o.count,
-        o.held,
-        limit,
+    shadow = _Shadow(
+        free_gpus=o.free_gpus.copy(),
+        free_cpus=o.free_cpus.copy(),
+        free_mem=o.free_mem_mb.copy(),
+        total_gpus=o.total_gpus,
+        member=o.member,
+        partition=o.partition,
+        nodes=o.nodes,
+        gpus=gpus,
+        node_gpus=o.node_gpus,
+        node_cpus=o.node_cpus,
+        node_mem=o.node_mem_mb,
+        first=o.first,
+        spread=o.count,
+        held=o.held,
+        level=level,
+        usable=preemptible.copy(),
     )
+    return _select(shadow, order[: able[-1] + 1], loss, limit)
 
 
 _NONE = np.empty(0, dtype=np.int64)
 
 
-@njit
-def _node_victims(
-    v: int,
-    my_level: int,
-    need: tuple[int, int, int],
-    jobs: Ints,
-    level: Ints,
-    usable: Bools,
-    share: Floats,
-    amounts: tuple[Ints, Ints, Ints],
-    nodes: Ints,
-    total_gpus: Ints,
-    out: Ints,
-) -> int:
-    """Write the least-loss victims among `jobs` on node v that free `need` (GPUs, CPUs, memory) to `out`.
+class _Shadow(NamedTuple):
+    """What the cluster would look like. N nodes, n jobs; see jobs.Occupancy."""
 
-    Returns their number, or -1 if they cannot.
+    free_gpus: Ints
+    free_cpus: Ints
+    free_mem: Ints
+    total_gpus: Ints
+    member: Bools
+    partition: Ints
+    nodes: Ints
+    gpus: Ints
+    node_gpus: Ints
+    node_cpus: Ints
+    node_mem: Ints
+    first: Ints
+    spread: Ints  # (n,) nodes that it holds
+    held: Ints
+    level: Ints
+    usable: Bools  # (n,) may still be requeued
+
+
+@njit
+def _place(s: _Shadow, row: int, out: Ints) -> int:
+    """Nodes that the job would get now; see placement.find_nodes."""
+    return find_nodes(
+        s.free_gpus,
+        s.free_cpus,
+        s.free_mem,
+        s.total_gpus,
+        s.member[s.partition[row]],
+        s.nodes[row],
+        s.gpus[row],
+        s.node_gpus[row],
+        s.node_cpus[row],
+        s.node_mem[row],
+        out,
+    )
+
+
+@njit
+def _move(s: _Shadow, row: int, held: Ints, sign: int) -> None:
+    """Take or give back what the job has on the nodes in `held`."""
+    occupy(
+        s.free_gpus,
+        s.free_cpus,
+        s.free_mem,
+        s.total_gpus,
+        held,
+        s.nodes[row],
+        s.node_gpus[row],
+        s.node_cpus[row],
+        s.node_mem[row],
+        sign,
+    )
+
+
+@njit
+def _requeue(s: _Shadow, row: int, sign: int) -> None:
+    """Requeue a running job (sign +1), or not after all (-1)."""
+    s.usable[row] = sign < 0
+    _move(s, row, s.held[s.first[row] : s.first[row] + s.spread[row]], sign)
+
+
+@njit
+def _node_victims(s: _Shadow, row: int, v: int, running: Ints, price: Floats, out: Ints) -> int:
+    """Write the cheapest victims that make room for the row's share on node v to `out`.
+
+    `running`: the jobs on v. Returns the number of victims, or -1 if there is no way.
     """
-    gpus, cpus, mem = need
+    gpus = (s.total_gpus[v] if s.nodes[row] == 0 else s.node_gpus[row]) - s.free_gpus[v]
+    cpus = s.node_cpus[row] - s.free_cpus[v]
+    mem = s.node_mem[row] - s.free_mem[v]
     if gpus <= 0 and cpus <= 0 and mem <= 0:
         return 0
     found = 0
-    for j in jobs:
-        if usable[j] and level[j] > my_level:
+    for j in running:
+        if s.usable[j] and s.level[j] > s.level[row]:
             at = found
-            while at > 0 and share[out[at - 1]] > share[j]:
+            while at > 0 and price[out[at - 1]] > price[j]:
                 out[at] = out[at - 1]
                 at -= 1
             out[at] = j
@@ -91,9 +144,9 @@ def _node_victims(
     got = 0
     while got < found and (gpus > 0 or cpus > 0 or mem > 0):
         j = out[got]
-        gpus -= total_gpus[v] if nodes[j] == 0 else amounts[0][j]
-        cpus -= amounts[1][j]
-        mem -= amounts[2][j]
+        gpus -= s.total_gpus[v] if s.nodes[j] == 0 else s.node_gpus[j]
+        cpus -= s.node_cpus[j]
+        mem -= s.node_mem[j]
         got += 1
     if gpus > 0 or cpus > 0 or mem > 0:
         return -1
@@ -101,11 +154,11 @@ def _node_victims(
     kept = got
     for i in range(got - 1, -1, -1):
         j = out[i]
-        freed = total_gpus[v] if nodes[j] == 0 else amounts[0][j]
-        if gpus + freed <= 0 and cpus + amounts[1][j] <= 0 and mem + amounts[2][j] <= 0:
+        freed = s.total_gpus[v] if s.nodes[j] == 0 else s.node_gpus[j]
+        if gpus + freed <= 0 and cpus + s.node_cpus[j] <= 0 and mem + s.node_mem[j] <= 0:
             gpus += freed
-            cpus += amounts[1][j]
-            mem += amounts[2][j]
+            cpus += s.node_cpus[j]
+            mem += s.node_mem[j]
             for k in range(i, kept - 1):
                 out[k] = out[k + 1]
             kept -= 1
@@ -113,187 +166,132 @@ def _node_victims(
 
 
 @njit
-def _select(
-    order: Ints,
-    gpus: Ints,
-    level: Ints,
-    preemptible: Bools,
+def _give_back(s: _Shadow, row: int, loss: Floats, mine: Ints, scratch: Ints) -> int:
+    """Of the victims `mine` keep those without whom the row would not fit; their number.
+
+    A victim on several nodes frees more than the one node that it was chosen for.
+    """
+    order = np.argsort(-loss[mine], kind="mergesort")
+    keep = np.ones(len(mine), dtype=np.bool_)
+    for i in order:
+        _requeue(s, mine[i], -1)
+        if _place(s, row, scratch) > 0:
+            keep[i] = False
+        else:
+            _requeue(s, mine[i], 1)
+    kept = 0
+    for i in range(len(mine)):
+        if keep[i]:
+            mine[kept] = mine[i]
+            kept += 1
+    return kept
+
+
+@njit
+def _make_room(
+    s: _Shadow,
+    row: int,
     loss: Floats,
-    free_gpus: Ints,
-    free_cpus: Ints,
-    free_mem: Ints,
-    total_gpus: Ints,
-    member: Bools,
-    partition: Ints,
-    nodes: Ints,
-    node_gpus: Ints,
-    node_cpus: Ints,
-    node_mem: Ints,
-    first: Ints,
-    count: Ints,
-    held: Ints,
-    limit: int,
-) -> tuple[Ints, Ints]:
-    n, size = len(level), len(free_gpus)
+    share: Floats,
+    start: Ints,
+    on_node: Ints,
+    victims: Ints,
+    scratch: Ints,
+    chosen: Ints,
+) -> int:
+    """Requeue in the shadow what lets the row fit, write them to `victims`; their number, 0 if it cannot."""
+    size = len(s.free_gpus)
+    allowed = s.member[s.partition[row]]
+    # on one node a victim costs all of its loss; in a gang a victim may make room on several
+    price = loss if s.nodes[row] == 1 else share
+    cost = np.full(size, np.inf)
+    for v in range(size):
+        want = s.total_gpus[v] if s.nodes[row] == 0 else s.node_gpus[row]
+        if not allowed[v] or s.total_gpus[v] < want or s.total_gpus[v] == 0:
+            continue
+        k = _node_victims(s, row, v, on_node[start[v] : start[v + 1]], price, scratch)
+        if k >= 0:
+            cost[v] = 0.0
+            for i in range(k):
+                cost[v] += price[scratch[i]]
+    ranked = np.argsort(cost, kind="mergesort")
+    have, taken = 0, 0
+    for used in range(size):
+        v = ranked[used]
+        if cost[v] == np.inf or (have >= s.gpus[row] if s.nodes[row] == 0 else used == s.nodes[row]):
+            break
+        have += s.total_gpus[v]
+        k = _node_victims(s, row, v, on_node[start[v] : start[v + 1]], price, scratch)
+        for i in range(k):
+            victims[taken] = scratch[i]
+            taken += 1
+            _requeue(s, scratch[i], 1)
+    if _place(s, row, chosen) == 0:
+        for i in range(taken):
+            _requeue(s, victims[i], -1)
+        return 0
+    if taken > 1:
+        taken = _give_back(s, row, loss, victims[:taken], chosen)
+    return taken
+
+
+@njit
+def _failed_before(s: _Shadow, row: int, failed: Ints) -> bool:
+    """Whether a job of the same shape that stood no lower found no room."""
+    for f in failed:
+        if (
+            s.partition[f] == s.partition[row]
+            and s.nodes[f] == s.nodes[row]
+            and s.gpus[f] == s.gpus[row]
+            and s.node_cpus[f] == s.node_cpus[row]
+            and s.node_mem[f] == s.node_mem[row]
+            and s.level[f] <= s.level[row]
+        ):
+            return True
+    return False
+
+
+@njit
+def _select(s: _Shadow, order: Ints, loss: Floats, limit: int) -> tuple[Ints, Ints]:
+    n, size = len(s.level), len(s.free_gpus)
     # the running jobs on each node: on_node[start[v]:start[v + 1]]
     start = np.zeros(size + 1, dtype=np.int64)
     for j in range(n):
-        for k in range(first[j], first[j] + count[j]):
-            start[held[k] + 1] += 1
+        for k in range(s.first[j], s.first[j] + s.spread[j]):
+            start[s.held[k] + 1] += 1
     for v in range(size):
         start[v + 1] += start[v]
     filled = start[:-1].copy()
     on_node = np.empty(start[size], dtype=np.int64)
     for j in range(n):
-        for k in range(first[j], first[j] + count[j]):
-            on_node[filled[held[k]]] = j
-            filled[held[k]] += 1
-    usable = preemptible.copy()
-    share = loss / np.maximum(count, 1)
-    amounts = (node_gpus, node_cpus, node_mem)
+        for k in range(s.first[j], s.first[j] + s.spread[j]):
+            on_node[filled[s.held[k]]] = j
+            filled[s.held[k]] += 1
+    share = loss / np.maximum(s.spread, 1)
     chosen = np.empty(size, dtype=np.int64)
-    cost = np.empty(size, dtype=np.float64)
     scratch = np.empty(n, dtype=np.int64)
     mine = np.empty(n, dtype=np.int64)
     victims = np.empty(n, dtype=np.int64)
     wanted_by = np.empty(n, dtype=np.int64)
-    total_victims = 0
-    preemptors = 0
+    total, preemptors = 0, 0
     failed = np.empty(64, dtype=np.int64)
     failures = 0
     for row in order:
-        known = False
-        for i in range(failures):
-            f = failed[i]
-            if (
-                partition[f] == partition[row]
-                and nodes[f] == nodes[row]
-                and gpus[f] == gpus[row]
-                and node_cpus[f] == node_cpus[row]
-                and node_mem[f] == node_mem[row]
-                and level[f] <= level[row]
-            ):
-                known = True
-                break
-        if known:
+        if _failed_before(s, row, failed[:failures]):
             continue
-        allowed = member[partition[row]]
-        got = find_nodes(
-            free_gpus,
-            free_cpus,
-            free_mem,
-            total_gpus,
-            allowed,
-            nodes[row],
-            gpus[row],
-            node_gpus[row],
-            node_cpus[row],
-            node_mem[row],
-            chosen,
-        )
-        taken = 0
-        if got == 0 and preemptors < limit and gpus[row] > 0:
-            # what it costs to make room on each node
-            for v in range(size):
-                cost[v] = np.inf
-                want = total_gpus[v] if nodes[row] == 0 else node_gpus[row]
-                if not allowed[v] or total_gpus[v] < want or total_gpus[v] == 0:
-                    continue
-                need = (want - free_gpus[v], node_cpus[row] - free_cpus[v], node_mem[row] - free_mem[v])
-                on_v = on_node[start[v] : start[v + 1]]
-                k = _node_victims(
-                    v, level[row], need, on_v, level, usable, share, amounts, nodes, total_gpus, scratch
-                )
-                if k >= 0:
-                    cost[v] = 0.0
-                    for i in range(k):
-                        cost[v] += share[scratch[i]] if nodes[row] != 1 else loss[scratch[i]]
-            ranked = np.argsort(cost, kind="mergesort")
-            have = 0
-            for used in range(size):
-                v = ranked[used]
-                if cost[v] == np.inf or (nodes[row] == 0 and have >= gpus[row]):
-                    break
-                if nodes[row] > 0 and used == nodes[row]:
-                    break
-                want = total_gpus[v] if nodes[row] == 0 else node_gpus[row]
-                need = (want - free_gpus[v], node_cpus[row] - free_cpus[v], node_mem[row] - free_mem[v])
-                on_v = on_node[start[v] : start[v + 1]]
-                k = _node_victims(
-                    v, level[row], need, on_v, level, usable, share, amounts, nodes, total_gpus, scratch
-                )
-                have += total_gpus[v]
-                for i in range(k):
-                    j = scratch[i]
-                    usable[j] = False
-                    mine[taken] = j
-                    taken += 1
-                    held_j = held[first[j] : first[j] + count[j]]
-                    occupy(
-                        free_gpus,
-                        free_cpus,
-                        free_mem,
-                        total_gpus,
-                        held_j,
-                        nodes[j],
-                        node_gpus[j],
-                        node_cpus[j],
-                        node_mem[j],
-                        1,
-                    )
-            got = find_nodes(
-                free_gpus,
-                free_cpus,
-                free_mem,
-                total_gpus,
-                allowed,
-                nodes[row],
-                gpus[row],
-                node_gpus[row],
-                node_cpus[row],
-                node_mem[row],
-                chosen,
-            )
-            if got == 0:
-                for i in range(taken):
-                    j = mine[i]
-                    usable[j] = True
-                    held_j = held[first[j] : first[j] + count[j]]
-                    occupy(
-                        free_gpus,
-                        free_cpus,
-                        free_mem,
-                        total_gpus,
-                        held_j,
-                        nodes[j],
-                        node_gpus[j],
-                        node_cpus[j],
-                        node_mem[j],
-                        -1,
-                    )
-                taken = 0
-        if got == 0:
-            if failures < len(failed):
-                failed[failures] = row
-                failures += 1
-            continue
-        if taken > 0:
-            preemptors += 1
-            failures = 0
-            for i in range(taken):
-                victims[total_victims] = mine[i]
-                wanted_by[total_victims] = row
-                total_victims += 1
-        occupy(
-            free_gpus,
-            free_cpus,
-            free_mem,
-            total_gpus,
-            chosen[:got],
-            nodes[row],
-            node_gpus[row],
-            node_cpus[row],
-            node_mem[row],
-            -1,
-        )
-    return victims[:total_victims], wanted_by[:total_victims]
+        got = _place(s, row, chosen)
+        if got == 0 and preemptors < limit and s.gpus[row] > 0:
+            taken = _make_room(s, row, loss, share, start, on_node, mine, scratch, chosen)
+            if taken > 0:
+                got = _place(s, row, chosen)
+                preemptors += 1
+                failures = 0
+                victims[total : total + taken] = mine[:taken]
+                wanted_by[total : total + taken] = row
+                total += taken
+        if got > 0:
+            _move(s, row, chosen[:got], -1)
+        elif failures < len(failed):
+            failed[failures] = row
+            failures += 1
+    return victims[:total], wanted_by[:total]
