@@ -33,7 +33,7 @@ class Ledger:
             self._close_runs(snapshot, np.flatnonzero(restarted))
         self._run_time = jobs.run_time
         age = snapshot.now - self._first_submit
-        executed = np.minimum(np.maximum(self._kept + jobs.run_time, 0.0), age)
+        executed = np.maximum(np.minimum(self._kept + jobs.run_time, age), 0.0)
         return RankInput(
             jobs.job_id,
             jobs.state == RUNNING,

@@ -47,7 +47,7 @@ class Planner:
         """`found`: the user's own lever values; `requeues`: how often we requeued each job. Shapes (n,)."""
         jobs = snapshot.jobs
         waiting = (jobs.state == PENDING) & (jobs.gpus > 0)
-        target = found + self.lever.offset(ranking)
+        target = self.lever.target(found, ranking)
         write = np.flatnonzero(waiting & (target != jobs.lever))
         held_back = max(0, len(write) - self.limits.max_writes)
         if held_back:
@@ -71,6 +71,7 @@ class Planner:
         preemptible = (
             (jobs.state == RUNNING)
             & jobs.requeueable
+            & (jobs.gpus > 0)
             & (jobs.run_time >= limits.min_run_s)
             & (requeues < limits.max_requeues_per_job)
         )

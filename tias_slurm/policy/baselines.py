@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import numpy as np
 
 from tias_slurm.jobs import Floats, Ints, RankInput
@@ -17,36 +19,42 @@ def _fcfs(jobs: RankInput, level: Ints) -> Ranking:
     return Ranking(level, np.ones(len(jobs)), everyone, {})
 
 
-class _Plain:
+class Baseline(ABC):
     """What the baselines share."""
+
+    levels: int
+
+    @abstractmethod
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
+        """See Policy. `now` may also be one time for each job, which ranks each when it is submitted."""
 
     def reason(self, ranking: Ranking, row: int) -> str:
         """See Policy."""
         return f"level {ranking.level[row]}"
 
 
-class DeadlineFirst(_Plain):
+class DeadlineFirst(Baseline):
     """Deadline jobs before all others, earliest deadline first; the others first come first served."""
 
     levels = 2
 
-    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         none = np.isnan(jobs.deadline)
         return Ranking(none.astype(np.int64), np.where(none, 1.0, jobs.deadline), none, {})
 
 
-class Las(_Plain):
+class Las(Baseline):
     """Discretized two-dimensional least attained service (Tiresias, NSDI 2019), blind to deadlines."""
 
     levels = len(LAS_THRESHOLDS_GPU_S) + 1
 
-    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         return _fcfs(jobs, queue_of(jobs.attained, LAS_THRESHOLDS_GPU_S))
 
 
-class Aemon(_Plain):
+class Aemon(Baseline):
     """Aemon (APNet 2017) with GPU service in place of bytes.
 
     Urgency u = elapsed / left raises a deadline job, attained service lowers the others, which go first
@@ -55,7 +63,7 @@ class Aemon(_Plain):
 
     levels = 2 * (len(AEMON_BANDS) + 1)
 
-    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         level = 2 * queue_of(jobs.attained, LAS_THRESHOLDS_GPU_S)
         left = jobs.deadline - now
@@ -65,7 +73,7 @@ class Aemon(_Plain):
         return _fcfs(jobs, np.where(np.isnan(left), level, claimed))
 
 
-class OracleSrtf(_Plain):
+class OracleSrtf(Baseline):
     """Shortest remaining time first, with the true run times. Levels are powers of two of the remaining time,
     so that a job is preempted only for one that is clearly shorter."""
 
@@ -79,7 +87,7 @@ class OracleSrtf(_Plain):
         """True seconds of work left. Shape (n,)."""
         return np.maximum(self._work_s[jobs.job_id] - jobs.executed, 1.0)
 
-    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         remaining = self.remaining(jobs)
         level = np.minimum(np.log2(remaining).astype(np.int64), self.levels - 1)
@@ -96,7 +104,7 @@ class OracleLaxity(OracleSrtf):
     margin_s = 3_600.0
     margin_ratio = 0.05
 
-    def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
+    def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         remaining = self.remaining(jobs)
         others = 1 + np.minimum(np.log2(remaining).astype(np.int64), OracleSrtf.levels - 1)

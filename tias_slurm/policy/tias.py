@@ -118,7 +118,7 @@ class Tias:
         level = np.where(risk >= c.urgent_risk, 0, level)
         loss = waited / size
         for bound, highest in c.caps:
-            reached = (waited >= c.interval_s) & (loss >= bound)
+            reached = loss >= bound if bound > 0.0 else waited >= c.interval_s
             level = np.where(reached, np.minimum(level, highest), level)
         terms = {
             "rows": rows,

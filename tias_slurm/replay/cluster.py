@@ -36,6 +36,7 @@ class Requests:
     work: Floats
     leaves: Floats
     deadline: Floats
+    completed: Bools  # whether it ended well; such jobs are learned from
     gpus: Ints
     partition: Ints
     nodes: Ints
@@ -89,6 +90,8 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
     count, node_gpus, node_cpus, node_mem, room, fits = resolved[shape].T
     first = np.concatenate([[0], np.cumsum(room[row])])
     users, _ = pd.factorize(jobs["user"])
+    # without a column of states all jobs are taken to end well
+    completed = np.broadcast_to(np.asarray(jobs.get("state", "COMPLETED") == "COMPLETED"), n)
 
     def arrived(column: Ints) -> Ints:
         return np.ascontiguousarray(column[row])
@@ -101,6 +104,7 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
         work=np.where(never_ran, np.nan, jobs["work"].to_numpy(np.float64))[row],
         leaves=np.where(never_ran, jobs["end"].to_numpy(np.float64), np.inf)[row],
         deadline=jobs["deadline"].to_numpy(np.float64)[row],
+        completed=completed[row],
         gpus=arrived(gpus),
         partition=arrived(names.astype(np.int64)),
         nodes=arrived(count),
@@ -167,10 +171,12 @@ class VirtualCluster:
         costs: Costs,
         site: SitePriority | None = None,
         sample_at: Floats | None = None,
+        lever: Floats | None = None,
     ) -> None:
         """`consent` and `checkpoint` (seconds, 0: never) by job number, shape (n,).
 
-        `site` is how Slurm itself orders jobs; None: by first submit.
+        `site` is how Slurm itself orders jobs; None: by first submit. `lever`: the value that each job is
+        submitted with; None: 0, as when a user says nothing about nice.
         """
         n, size = len(req.row), len(req.total_gpus)
         self.req = req
@@ -202,7 +208,7 @@ class VirtualCluster:
             status=none.copy(),
             submit=req.first_submit.copy(),
             base=zero.copy(),
-            lever=zero.copy(),
+            lever=zero.copy() if lever is None else lever.astype(np.float64),
             run_start=zero.copy(),
             kept=zero.copy(),
             restarts=none.copy(),
@@ -364,7 +370,7 @@ class VirtualCluster:
             submit=self.req.first_submit[ids],
             deadline=self.req.deadline[ids],
             run_time=s.end[ids] - s.run_start[ids],
-            completed=np.ones(len(ids), dtype=np.bool_),
+            completed=self.req.completed[ids],
         )
 
 

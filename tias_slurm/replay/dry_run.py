@@ -13,10 +13,13 @@ import numpy as np
 
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
-from tias_slurm.jobs import Bools, Floats
+from tias_slurm.jobs import Bools, Floats, RankInput
 from tias_slurm.ledger import Ledger
 from tias_slurm.levers import ExactLever, Lever, NiceLever
 from tias_slurm.planner import Limits, Planner
+from tias_slurm.policy.base import Policy
+from tias_slurm.policy.baselines import Baseline
+from tias_slurm.policy.tias import Tias
 from tias_slurm.replay import claims, metrics, simulate
 from tias_slurm.replay.cluster import Costs, Requests, VirtualCluster, requests
 from tias_slurm.replay.decisions import recorder
@@ -60,7 +63,7 @@ def dry_run(
     if options.assume_deadlines is not None:
         assumed, note = claims.assume_deadlines(work, options.assume_deadlines)
         notes.append(note)
-    run = _Run(work, nodes, config, options, notes)
+    run = Run(work, nodes, config, options, notes)
     results: dict[str, PolicyResult] = {}
     with ExitStack() as stack:
         sink = None
@@ -110,7 +113,7 @@ def dry_run(
     )
 
 
-class _Run:
+class Run:
     """What all policies of a run share."""
 
     def __init__(
@@ -226,7 +229,29 @@ class _Run:
     def _replayed(
         self, wanted: Wanted, sink: IO[str] | None, progress: Progress | None
     ) -> tuple[Outcome, Series, int]:
+        cluster, controller = self.prepare(wanted, sink)
+        req = self.requests
+        first, last = float(req.eligible[0]), float(req.eligible[-1])
+        told = None
+        if progress is not None:
+            span = max(last - first, 1.0)
+
+            def told(now: float) -> None:
+                progress(wanted.name, min(max((now - first) / span, 0.0), 1.0))
+
+        simulate.run(cluster, controller, self.config.cycle.interval_s, told)
+        return *self._outcome(cluster), controller.writes if controller else 0
+
+    def prepare(
+        self, wanted: Wanted, sink: IO[str] | None = None
+    ) -> tuple[VirtualCluster, Controller | None]:
+        """A policy's cluster before the first submit, and the daemon beside it where the policy has one."""
         c, req, entry = self.config, self.requests, wanted.entry
+        policy = entry.build(c, req.work) if entry.build is not None else None
+        # the model leaves inside a level the order of submits, to which the site's weights add nothing
+        lever: Lever = ExactLever()
+        if isinstance(policy, Tias):
+            lever = NiceLever(policy.levels, c.lever.urgency_steps, 0, c.lever.span)
         costs = Costs(c.replay.restart_s, c.replay.requeue_delay_s)
         site = None
         if entry.site:
@@ -249,32 +274,12 @@ class _Run:
             costs=costs,
             site=site,
             sample_at=self.sample_at,
+            lever=_submitted_with(policy, lever, req),
         )
-        controller = None
-        if entry.build is not None:
-            controller = self._controller(cluster, wanted, sink)
-        first, last = float(req.eligible[0]), float(req.eligible[-1])
-        told = None
-        if progress is not None:
-            span = max(last - first, 1.0)
-
-            def told(now: float) -> None:
-                progress(wanted.name, min(max((now - first) / span, 0.0), 1.0))
-
-        simulate.run(cluster, controller, c.cycle.interval_s, told)
-        return *self._outcome(cluster), controller.writes if controller else 0
-
-    def _controller(self, cluster: VirtualCluster, wanted: Wanted, sink: IO[str] | None) -> Controller:
-        c, req, entry = self.config, self.requests, wanted.entry
-        assert entry.build is not None
-        policy = entry.build(c, req.work)
-        ours = wanted.key.partition(":")[0] == "tias"
-        # the model leaves inside a level the order of submits, to which the site's weights add nothing
-        lever: Lever = (
-            NiceLever(policy.levels, c.lever.urgency_steps, 0, c.lever.span) if ours else ExactLever()
-        )
+        if policy is None:
+            return cluster, None
         limits = Limits(
-            max_writes=c.planner.max_writes_per_cycle if ours else len(req.row),
+            max_writes=c.planner.max_writes_per_cycle if isinstance(policy, Tias) else len(req.row),
             requeue=wanted.preemption != "off",
             min_run_s=c.requeue.min_run_s,
             max_requeues_per_job=c.requeue.max_per_job,
@@ -282,9 +287,9 @@ class _Run:
             restart_s=c.replay.restart_s,
         )
         record = None
-        if sink is not None and ours:
+        if sink is not None and isinstance(policy, Tias):
             record = recorder(sink, wanted.name, policy, lever.kind, self.labels, req.row)
-        return Controller(cluster, Ledger(), policy, Planner(lever, limits), record)
+        return cluster, Controller(cluster, Ledger(), policy, Planner(lever, limits), record)
 
     def _outcome(self, cluster: VirtualCluster) -> tuple[Outcome, Series]:
         s, number = cluster.state, self.requests.number
@@ -301,3 +306,22 @@ class _Run:
         kept = int(np.searchsorted(self.sample_at, last, side="right"))
         jobs, gpus, used = s.samples[:kept].T
         return outcome, Series(self.sample_at[:kept], jobs, gpus, used)
+
+
+def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Floats | None:
+    """The place at which a job enters the queue: a baseline's is known at its submit, as papers have it and
+    as a site's QOS gives it; TIAS first has to see the job."""
+    if not isinstance(policy, Baseline):
+        return None
+    nothing = np.zeros(len(req.row))
+    fresh = RankInput(
+        job_id=np.arange(len(req.row)),
+        running=np.zeros(len(req.row), dtype=np.bool_),
+        first_submit=req.first_submit,
+        deadline=req.deadline,
+        gpus=req.gpus.astype(np.float64),
+        executed=nothing,
+        attained=nothing,
+        claim_lost=np.zeros(len(req.row), dtype=np.bool_),
+    )
+    return lever.target(nothing, policy.rank(req.eligible, fresh, np.empty(0)))

@@ -268,8 +268,8 @@ def next_event(s: State) -> float:
 
 @njit
 def sample(s: State, until: float) -> None:
-    """Note queue and use at every sample time up to `until`."""
-    while s.counter[SAMPLED] < len(s.sample_at) and s.sample_at[s.counter[SAMPLED]] <= until:
+    """Note queue and use at every sample time before `until`: what holds after all events of that time."""
+    while s.counter[SAMPLED] < len(s.sample_at) and s.sample_at[s.counter[SAMPLED]] < until:
         row = s.samples[s.counter[SAMPLED]]
         row[0], row[1], row[2] = s.counter[WAIT_JOBS], s.counter[WAIT_GPUS], s.counter[USED_GPUS]
         s.counter[SAMPLED] += 1
