@@ -63,7 +63,11 @@ def write_export(path: Path, rows: int, seed: int) -> None:
     kind = rng.choice(["a100", "h100", "v100"], rows)
 
     def stamp(seconds: np.ndarray) -> list[str]:
-        return (epoch + seconds.astype("timedelta64[s]")).astype(str).tolist()
+        summer = (seconds >= (88 * 24 + 1) * 3600) & (
+            seconds < (298 * 24 + 1) * 3600
+        )  # Europe/Berlin in 2025
+        local = seconds + 3600 * (1 + summer)
+        return (epoch + local.astype("timedelta64[s]")).astype(str).tolist()
 
     def clock(seconds: int) -> str:
         days, rest = divmod(int(seconds), 86400)

@@ -17,24 +17,27 @@ import pandas as pd
 
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.slurm import values
+from tias_slurm.slurm.files import ROOM
 from tias_slurm.slurm.values import Memo
 
 Bytes = npt.NDArray[np.uint8]
 Spans = tuple[Ints, Ints]  # where the fields of a column begin and end in the buffer
 
-WIDEST = 96  # bytes of a field that is read from the bytes; also the padding behind the buffer
+WIDEST = ROOM  # bytes of a field that is read from the bytes
 _DIGITS = 15  # of a whole number that a float holds exactly
 # odd numbers without a pattern, to spread the words of a text over 64 bits
 _SPREAD = np.random.default_rng(7).integers(1, 2**63, WIDEST // 8, dtype=np.uint64) * np.uint64(
     2
 ) + np.uint64(1)
+# the first k of 8 bytes, as they lie in memory
+_FIRST = np.array([[255] * k + [0] * (8 - k) for k in range(9)], np.uint8).view(np.uint64)[:, 0]
 
 
 @dataclass(frozen=True)
 class Cells:
     """Records of one layout. All columns have n fields."""
 
-    data: bytes  # UTF-8, not always valid; ends with WIDEST zero bytes
+    data: bytes  # UTF-8, not always valid; ends with ROOM zero bytes
     lines: Ints  # line number of each record
     spans: Mapping[str, Spans]
 
@@ -48,7 +51,7 @@ class Cells:
         ends = np.cumsum([len(p) for p in parts], dtype=np.int64).reshape(len(rows), len(index))
         starts = np.concatenate([[0], ends.ravel()[:-1]]).reshape(ends.shape) if len(rows) else ends
         spans = {x: (starts[:, k], ends[:, k]) for k, x in enumerate(index)}
-        return cls(b"".join(parts) + bytes(WIDEST), np.array(lines, np.int64), spans)
+        return cls(b"".join(parts) + bytes(ROOM), np.array(lines, np.int64), spans)
 
     def take(self, rows: Ints | Bools) -> Cells:
         """The given records only."""
@@ -69,11 +72,10 @@ class Cells:
         starts, ends = self.spans[name]
         if rows is not None:
             starts, ends = starts[rows], ends[rows]
-        pairs = zip(starts.tolist(), ends.tolist(), strict=True)
+        spans = map(slice, starts.tolist(), ends.tolist())
         if (text := self._text) is not None:
-            return [text[a:b] for a, b in pairs]
-        data = self.data
-        return [data[a:b].decode("utf-8", "replace") for a, b in pairs]
+            return list(map(text.__getitem__, spans))
+        return [field.decode("utf-8", "replace") for field in map(self.data.__getitem__, spans)]
 
     def objects(self, name: str) -> npt.NDArray[np.object_]:
         """The fields as an array of texts; empty ones share one object. Shape (n,)."""
@@ -101,10 +103,11 @@ class Cells:
             return _distinct(self.texts(name))
         starts, _ = self.spans[name]
         room = (widest + 7) // 8 * 8
-        field = self.window(starts, room)
-        if int(widths.min()) < room:
-            field[np.arange(room) >= widths[:, None]] = 0
-        words = field.view(np.uint64)
+        words = self.window(starts, room).view(np.uint64)
+        for k in range(int(widths.min()) // 8, room // 8):  # what lies behind the field does not count
+            words[:, k] &= _FIRST[np.clip(widths - 8 * k, 0, 8)]
+        if (words == words[0]).all():
+            return self.texts(name, np.zeros(1, np.int64)), np.zeros(len(self), np.int64)
         mixed = words[:, 0] if room == 8 else (words * _SPREAD[: room // 8]).sum(axis=1, dtype=np.uint64)
         codes, found = pd.factorize(mixed)
         first = np.empty(len(found), np.int64)

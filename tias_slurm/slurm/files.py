@@ -11,15 +11,14 @@ import sys
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import IO, Any
-
-import numpy as np
+from typing import Any
 
 from tias_slurm.replay.workload import InputError, printable
 
 BLOCK = 1 << 23  # bytes that are unfolded at a time
 MAX_LINE = 1 << 22  # bytes of one line; a longer one is refused
 PEEK = 1 << 16
+ROOM = 96  # zero bytes behind the lines of a block, so that fixed widths can be read from any place
 # A compressed file may unfold to at most RATIO times its size (after the first FREE bytes), and never to more than
 # LIMIT. Text exports of sacct reach ratios of 20 to 60; a bomb has 1000 and far more.
 RATIO = 400
@@ -38,7 +37,7 @@ _pipes: dict[str, tuple[Any, _Counting]] = {}
 class _Counting(io.RawIOBase):
     """Counts the bytes taken from a raw file."""
 
-    def __init__(self, raw: IO[bytes]) -> None:
+    def __init__(self, raw: Any) -> None:
         self.raw = raw
         self.count = 0
 
@@ -46,10 +45,9 @@ class _Counting(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        data = self.raw.read(len(buffer)) or b""
-        buffer[: len(data)] = data
-        self.count += len(data)
-        return len(data)
+        size: int = self.raw.readinto(buffer) or 0
+        self.count += size
+        return size
 
     def close(self) -> None:
         if not self.closed and self.raw is not getattr(sys.stdin, "buffer", None):
@@ -69,7 +67,7 @@ def _open(path: str) -> tuple[Any, _Counting]:
     name = label(path)
     try:
         if path == "-":
-            raw: IO[bytes] = sys.stdin.buffer
+            raw: Any = sys.stdin.buffer
             regular = False
         else:
             mode = os.stat(path).st_mode
@@ -109,13 +107,13 @@ def _unfold(reader: Any, name: str) -> Any:
     return reader
 
 
-def _read(stream: IO[bytes], size: int, name: str) -> bytes:
+def _read(stream: Any, size: int, name: str) -> bytes:
     """Up to size bytes; fewer only at the end."""
     parts: list[bytes] = []
     have = 0
     try:
         while have < size:
-            part = stream.read(min(size - have, 1 << 20))
+            part = stream.read(size - have)
             if not part:
                 break
             parts.append(part)
@@ -128,7 +126,7 @@ def _read(stream: IO[bytes], size: int, name: str) -> bytes:
         if type(e).__module__.partition(".")[0] == "zstandard":
             raise InputError(f"{name} cannot be unpacked: {printable(str(e))}") from None
         raise
-    return b"".join(parts)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 def peek(path: str, size: int = PEEK) -> bytes:
@@ -137,7 +135,7 @@ def peek(path: str, size: int = PEEK) -> bytes:
     name = label(path)
     if path == "-" or not stat.S_ISREG(os.stat(path).st_mode):
         _pipes[path] = reader, counting
-        head = reader.peek(PEEK)[:PEEK]
+        head: bytes = reader.peek(PEEK)[:PEEK]
         inner = io.BufferedReader(_Counting(io.BytesIO(head)), PEEK)
         if (stream := _unfold(inner, name)) is inner:
             return head[:size]
@@ -202,16 +200,20 @@ class LineBlock:
     """Successive lines of a text."""
 
     first: int  # line number of the first, from 1
-    data: bytes  # each line ends with a line break
+    data: bytes  # lines, each with a line break at its end, and after them ROOM zero bytes
     too_long: set[int] = field(
         default_factory=set
     )  # lines (0: the first) over MAX_LINE: only their start is kept
+    last: bool = False
+    # set by whoever uses the block: from which byte on, and which line, it wants to have it again before the next
+    again: tuple[int, int] | None = None
 
 
 def line_blocks(path: str, progress: Progress | None = None) -> Iterator[LineBlock]:
-    """The lines of a text, many at a time. Raises InputError."""
-    carry = b""
+    """The lines of a text, many at a time; the last block may be empty. Raises InputError."""
+    carry = b""  # what is given again, and the start of a line whose end is not read yet
     number = 1
+    pending: set[int] = set()  # lines of the carry that were too long
     skipping = False
     for data in blocks(path, progress):
         if number == 1 and not carry:
@@ -220,34 +222,49 @@ def line_blocks(path: str, progress: Progress | None = None) -> Iterator[LineBlo
             _, newline, data = data.partition(b"\n")
             if not newline:
                 continue
-            yield LineBlock(number, carry + b"\n", {0})
-            number += 1
-            carry, skipping = b"", False
+            pending.add(carry.count(b"\n"))
+            carry, skipping = carry + b"\n", False
         cut = data.rfind(b"\n") + 1
-        if cut:
-            yield (block := _block(number, carry + data[:cut]))
-            number += block.data.count(b"\n")
-            carry = data[cut:]
-        else:
+        if not cut:
             carry += data
-        if len(carry) > MAX_LINE:
-            carry, skipping = carry[:256], True
+        else:
+            block = _block(number, b"".join((carry, memoryview(data)[:cut], bytes(ROOM))), pending)
+            yield block
+            number, carry, pending = _rest(block)
+            carry += data[cut:]
+        line = carry.rfind(b"\n") + 1
+        if len(carry) - line > MAX_LINE:
+            carry, skipping = carry[: line + 256], True
     if skipping:
-        yield LineBlock(number, carry + b"\n", {0})
-    elif carry:
-        yield _block(number, carry + b"\n")
+        pending.add(carry.count(b"\n"))
+    if carry and not carry.endswith(b"\n"):
+        carry += b"\n"
+    block = _block(number, carry + bytes(ROOM), pending)
+    block.last = True
+    yield block
 
 
-def _block(first: int, data: bytes) -> LineBlock:
+def _rest(block: LineBlock) -> tuple[int, bytes, set[int]]:
+    """What of a block is to be given again: number of its first line, its bytes, its lines that are too long."""
+    byte, line = block.again or (len(block.data) - ROOM, block.data.count(b"\n"))
+    return block.first + line, block.data[byte:-ROOM], {i - line for i in block.too_long if i >= line}
+
+
+def _block(first: int, data: bytes, too_long: set[int]) -> LineBlock:
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
-    block = LineBlock(first, data)
-    if len(data) > MAX_LINE:
-        ends = np.flatnonzero(np.frombuffer(data, np.uint8) == 10)
-        block.too_long = set(np.flatnonzero(np.diff(ends, prepend=-1) > MAX_LINE).tolist())
-        if block.too_long:
-            lines = data.split(b"\n")
-            for i in block.too_long:
-                lines[i] = lines[i][:256]
-            block.data = b"\n".join(lines)
+    block = LineBlock(first, data, too_long)
+    at = 0
+    while at + MAX_LINE < len(data):
+        end = data.rfind(b"\n", at, at + MAX_LINE + 1)
+        if end < 0:
+            break  # one is too long
+        at = end + 1
+    else:
+        return block
+    lines = data.split(b"\n")
+    block.too_long = too_long | {i for i, line in enumerate(lines) if len(line) > MAX_LINE}
+    for i in block.too_long:
+        lines[i] = lines[i][:256]
+    block.data = b"\n".join(lines)
     return block

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.replay.workload import COLUMNS, InputError, Refusals, Workload, printable
-from tias_slurm.slurm import fields, files, runs, sacct_json, sacct_text
-from tias_slurm.slurm.records import Reader, Records
+from tias_slurm.slurm import checks, fields, files, runs, sacct_json, sacct_text
+from tias_slurm.slurm.records import Raw, Reader, Records
 
 HOW_TO_EXPORT = (
     "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 sacct -a -D -X --parsable2 --noconvert --delimiter=$'\\x1f' "
@@ -81,66 +81,57 @@ def read_history(
     if not paths:
         raise InputError("no input: name the files of the history, or - for standard input")
     if len(set(paths)) < len(paths):
-        twice = next(p for p in paths if list(paths).count(p) > 1)
-        raise InputError(f"{files.label(twice)} is named twice")
+        double = next(p for p in paths if list(paths).count(p) > 1)
+        raise InputError(f"{files.label(double)} is named twice")
     reader = Reader(zone, Refusals(), Counter())
     parts: list[Records] = []
-    for number, path in enumerate(paths):
+    clusters: set[str] = set()
+    twice = 0
+    for path in paths:
         if files.peek(path, 4096).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"["):
-            chunks = sacct_json.read_json(reader, path, number, how=HOW_TO_EXPORT, progress=progress)
+            chunks = sacct_json.read_json(reader, path, how=HOW_TO_EXPORT, progress=progress)
         else:
             chunks = sacct_text.read_text(
-                reader,
-                path,
-                number,
-                delimiter=delimiter,
-                columns=columns,
-                how=HOW_TO_EXPORT,
-                progress=progress,
+                reader, path, delimiter=delimiter, columns=columns, how=HOW_TO_EXPORT, progress=progress
             )
-        parts += [chunk for chunk in chunks if len(chunk)]
-    records = Records.concat(parts) if parts else Records.empty()
-    parts.clear()
-    return _workload(reader, records, [files.label(p) for p in paths], cluster)
-
-
-def _workload(reader: Reader, records: Records, names: list[str], cluster: str | None) -> Workload:
-    left_out, refused = reader.left_out, reader.refused
-    records = _of_cluster(records, cluster, left_out)
-    twice = runs.settle(records)
-    records = runs.check(records, refused, names)
-    records = runs.drop_repeats(records, left_out)
+        for raw in chunks:
+            if not len(raw):
+                continue
+            clusters.update(pd.unique(raw.cluster))
+            if cluster is not None:
+                raw = _of_cluster(raw, cluster, reader.left_out)
+            twice += checks.settle(raw)
+            parts.append(checks.check(raw, reader.refused, files.label(path)))
+    _judge_clusters(sorted(clusters - {""}), cluster)
+    records = runs.drop_repeats(Records.concat(parts) if parts else Records.empty(), reader.left_out)
     pending = records.state == "PENDING"
     if pending.any():
-        left_out["pending"] += int(pending.sum())
+        reader.left_out["pending"] += int(pending.sum())
         records = records.take(~pending)
     jobs = runs.join(records)
     if len(records) > len(jobs.last):
-        left_out["earlier runs, joined"] += len(records) - len(jobs.last)
+        reader.left_out["earlier runs, joined"] += len(records) - len(jobs.last)
     if not len(jobs.last):
-        raise InputError(_nothing(reader, names))
+        raise InputError(_nothing(reader, [files.label(p) for p in paths]))
     table = _table(records, jobs)
     notes = _notes(reader, table, records, jobs, twice)
-    return Workload(table, False, len(names), reader.rows, refused, +left_out, notes)
+    return Workload(table, False, len(paths), reader.rows, reader.refused, +reader.left_out, notes)
 
 
-def _of_cluster(records: Records, cluster: str | None, left_out: Counter[str]) -> Records:
-    found = sorted(set(records.cluster.tolist()) - {""})
-    if cluster is None:
-        if len(found) > 1:
-            raise InputError(
-                f"the history holds {len(found)} clusters ({printable(', '.join(found), 200)}): choose one with --cluster NAME"
-            )
-        return records
-    if found and cluster not in found:
-        raise InputError(
-            f"no job of cluster {printable(cluster)!r}: the history holds {printable(', '.join(found), 200)}"
-        )
-    other = (records.cluster != cluster) & (records.cluster != "")
-    if other.any():
-        left_out["other clusters"] += int(other.sum())
-        return records.take(~other)
-    return records
+def _judge_clusters(found: list[str], cluster: str | None) -> None:
+    shown = printable(", ".join(found), 200)
+    if cluster is None and len(found) > 1:
+        raise InputError(f"the history holds {len(found)} clusters ({shown}): choose one with --cluster NAME")
+    if cluster is not None and found and cluster not in found:
+        raise InputError(f"no job of cluster {printable(cluster)!r}: the history holds {shown}")
+
+
+def _of_cluster(raw: Raw, cluster: str, left_out: Counter[str]) -> Raw:
+    other = (raw.cluster != cluster) & (raw.cluster != "")
+    if not other.any():
+        return raw
+    left_out["other clusters"] += int(other.sum())
+    return raw.take(~other)
 
 
 def _nothing(reader: Reader, names: list[str]) -> str:
@@ -153,29 +144,30 @@ def _nothing(reader: Reader, names: list[str]) -> str:
 
 
 def _table(r: Records, jobs: runs.Jobs) -> pd.DataFrame:
-    last, ran = jobs.last, jobs.run >= 0
-    run = np.where(ran, jobs.run, last)
-    submit = r.submit[jobs.first]
-    end = r.end[run]
+    if len(jobs.last) < len(r):
+        first, run = r.take(jobs.first), r.take(np.where(jobs.run >= 0, jobs.run, jobs.last))
+        r = r.take(jobs.last)
+    else:
+        first = run = r
+    ran = jobs.run >= 0
+    submit, eligible = first.submit, first.eligible
     # Eligible is unknown of a job that was held: it never stood in the queue before it started or left.
-    latest = np.where(
-        ran, np.where(np.isnan(r.start[jobs.first]), jobs.run_start, r.start[jobs.first]), r.end[last]
-    )
-    eligible = r.eligible[jobs.first]
+    latest = np.where(ran, np.where(np.isnan(first.start), jobs.run_start, first.start), r.end)
     eligible = np.where(np.isnan(eligible), np.where(ran, submit, latest), eligible)
-    comment = r.comment[last]
     for job, text in jobs.comment.items():
-        comment[job] = text
+        r.comment[job] = text
     data = {
-        "job_id": r.job_id[last], "cluster": r.cluster[last], "user": r.user[last], "account": r.account[last],
-        "partition": r.partition[last], "qos": r.qos[last], "state": r.state[last], "first_submit": submit,
-        "eligible": np.maximum(np.minimum(eligible, latest), submit), "start": jobs.run_start, "end": end,
-        "work": jobs.work, "lost_work": jobs.lost_work, "runs": jobs.runs, "gpus": r.gpus[last],
-        "gpu_type": r.gpu_type[last], "cpus": r.cpus[last], "mem_mb": r.mem_mb[last], "nodes": r.nodes[last],
-        "time_limit": r.time_limit[last], "comment": comment, "submit_line": r.submit_line[last],
-        "native_deadline": r.native_deadline[last],
+        "job_id": r.job_id, "cluster": r.cluster, "user": r.user, "account": r.account,
+        "partition": r.partition, "qos": r.qos, "state": r.state, "first_submit": submit,
+        "eligible": np.maximum(np.minimum(eligible, latest), submit), "start": jobs.run_start, "end": run.end,
+        "work": jobs.work, "lost_work": jobs.lost_work, "runs": jobs.runs, "gpus": r.gpus,
+        "gpu_type": r.gpu_type, "cpus": r.cpus, "mem_mb": r.mem_mb, "nodes": r.nodes,
+        "time_limit": r.time_limit, "comment": r.comment, "submit_line": r.submit_line,
+        "native_deadline": r.native_deadline,
     }  # fmt: skip
-    return pd.DataFrame({x: pd.Series(data[x], dtype=kind) for x, (kind, _) in COLUMNS.items()}, copy=False)
+    return pd.DataFrame(
+        {x: pd.Series(data[x], dtype=kind, copy=False) for x, (kind, _) in COLUMNS.items()}, copy=False
+    )
 
 
 def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Jobs, twice: int) -> list[str]:

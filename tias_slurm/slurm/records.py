@@ -20,16 +20,73 @@ from tias_slurm.slurm.values import Memo, Tres
 Texts = npt.NDArray[np.object_]
 
 
+class Table:
+    """Columns of one length. A base of dataclasses whose fields are arrays of shape (n,)."""
+
+    def __len__(self) -> int:
+        return len(getattr(self, fields(self)[0].name))  # type: ignore[arg-type]
+
+    def take(self, rows: Ints | Bools) -> Self:
+        """The given rows only."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})  # type: ignore[arg-type]
+
+    @classmethod
+    def concat(cls, parts: list[Self]) -> Self:
+        """All rows, in order; takes the parts' columns away, so that no two copies of all are held."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = {}
+        for f in fields(cls):  # type: ignore[arg-type]
+            columns[f.name] = np.concatenate([getattr(p, f.name) for p in parts])
+            for p in parts:
+                setattr(p, f.name, None)
+        return cls(**columns)
+
+    @classmethod
+    def empty(cls) -> Self:
+        """No rows."""
+        kinds = {"Texts": object, "Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}
+        return cls(**{f.name: np.empty(0, kinds[str(f.type)]) for f in fields(cls)})  # type: ignore[arg-type]
+
+
 @dataclass
-class Records:
-    """Records in input order. All arrays have shape (n,); times are epoch seconds, durations seconds, NaN: unknown.
+class Records(Table):
+    """Checked records in input order. Times are epoch seconds, durations seconds, NaN: unknown or none."""
+
+    key: Ints  # JobIDRaw, or JobID where there is none; negative for an id that is no number
+    job_id: Texts
+    cluster: Texts
+    user: Texts
+    account: Texts
+    partition: Texts
+    qos: Texts
+    state: Texts
+    comment: Texts
+    submit_line: Texts
+    gpu_type: Texts
+    submit: Floats
+    eligible: Floats
+    start: Floats  # NaN: never started
+    end: Floats  # NaN: still runs or waits
+    work: Floats  # seconds executed; 0 without a start
+    time_limit: Floats  # inf: unlimited
+    native_deadline: Floats
+    mem_mb: Floats
+    gpus: Ints
+    cpus: Ints
+    nodes: Ints
+    restarts: Ints
+
+
+@dataclass
+class Raw(Table):
+    """Records as read, before they are checked: the columns of Records but for `work`, and these.
 
     Of a time that a DST change makes ambiguous, the plain column holds the earlier reading and `_late` the later.
     """
 
-    file: Ints  # index of the input
     line: Ints
-    key: Ints  # JobIDRaw, or JobID where there is none; negative for an id that is no number
+    key: Ints
     job_id: Texts
     cluster: Texts
     user: Texts
@@ -50,32 +107,14 @@ class Records:
     end_late: Floats
     elapsed: Floats
     suspended: Floats
-    time_limit: Floats  # inf: unlimited
+    time_limit: Floats
     native_deadline: Floats
+    mem_mb: Floats
     gpus: Ints
     cpus: Ints
     nodes: Ints
-    mem_mb: Floats
     restarts: Ints
     allocated: Bools  # False: the record names no allocation although it could
-
-    def __len__(self) -> int:
-        return len(self.line)
-
-    def take(self, rows: Ints | Bools) -> Self:
-        """The given rows only."""
-        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    @classmethod
-    def concat(cls, parts: Sequence[Self]) -> Self:
-        """All rows, in order."""
-        return cls(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)})
-
-    @classmethod
-    def empty(cls) -> Self:
-        """No rows."""
-        kinds = {"Texts": object, "Floats": np.float64, "Ints": np.int64, "Bools": np.bool_}
-        return cls(**{f.name: np.empty(0, kinds[str(f.type)]) for f in fields(cls)})
 
 
 def texts(items: Sequence[Any]) -> Texts:

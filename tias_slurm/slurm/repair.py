@@ -21,7 +21,7 @@ import numpy as np
 
 from tias_slurm.jobs import Bools, Ints
 from tias_slurm.replay.workload import Refusals
-from tias_slurm.slurm.cells import WIDEST, Bytes, Cells
+from tias_slurm.slurm.cells import Bytes, Cells
 from tias_slurm.slurm.fields import SUBMIT_COMMANDS, USED, Layout
 from tias_slurm.slurm.files import MAX_LINE, LineBlock
 
@@ -47,7 +47,6 @@ class Assembler:
         self.mended = 0
         self._want = layout.cuts + 1
         self._names = len(layout.names)
-        self._held: LineBlock | None = None
         self._open_end = self._names - 1 in layout.free and not layout.trailing
         self._delimiter = layout.delimiter.encode()
         self._columns = {name: i for name, i in layout.index.items() if name in USED}
@@ -55,22 +54,8 @@ class Assembler:
         self._submit_line = layout.index.get("submitline")
 
     def feed(self, block: LineBlock) -> list[Cells]:
-        """The records that are complete."""
-        held, self._held = self._held, None
-        if held is not None:
-            shift = held.data.count(b"\n")
-            too_long = held.too_long | {i + shift for i in block.too_long}
-            block = LineBlock(held.first, held.data + block.data, too_long)
-        return self._split(block, final=False)
-
-    def finish(self) -> list[Cells]:
-        """The last records."""
-        block, self._held = self._held, None
-        return self._split(block, final=True) if block else []
-
-    def _split(self, block: LineBlock, final: bool) -> list[Cells]:
-        """Records of lines that are whole as one, those that are put together as another."""
-        buffer = block.data + bytes(WIDEST)
+        """The records that are complete; asks for the last again. Whole lines make one part, mended ones another."""
+        buffer = block.data
         text = np.frombuffer(buffer, np.uint8)
         ends = np.flatnonzero(text == 10)
         if not len(ends):
@@ -91,7 +76,7 @@ class Assembler:
         odd[list(block.too_long)] = True
 
         end = len(ends)
-        if not final:
+        if not block.last:
             end = self._hold(block, odd, starts)
             odd = odd[:end]
         dirty = odd.copy()
@@ -137,8 +122,7 @@ class Assembler:
         start = len(odd) - min(len(odd), MOST_LINES) + int(good[-1]) if len(good) else 0
         if not len(good) and len(odd) > MOST_LINES:
             return len(odd)  # so many odd lines in a row are no record
-        too_long = {i - start for i in block.too_long if i >= start}
-        self._held = LineBlock(block.first + start, block.data[starts[start] :], too_long)
+        block.again = int(starts[start]), start
         return start
 
     def _whole(self, row: Row) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import values
 from tias_slurm.slurm.files import Progress, blocks, label
-from tias_slurm.slurm.records import Reader, Records, texts
+from tias_slurm.slurm.records import Raw, Reader, texts
 
 MOST_BYTES = 1 << 31  # of one document; text has no such limit
 CHUNK = 20_000
@@ -21,10 +21,8 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
 
-def read_json(
-    reader: Reader, path: str, number: int, *, how: str, progress: Progress | None = None
-) -> Iterator[Records]:
-    """The job records of one file; `line` is the place in jobs[], from 1. `number` is the file's index.
+def read_json(reader: Reader, path: str, *, how: str, progress: Progress | None = None) -> Iterator[Raw]:
+    """The job records of one file; `line` is the place in jobs[], from 1.
 
     Refuses and counts what cannot be read. Raises InputError where the file holds no list of jobs.
     """
@@ -47,7 +45,7 @@ def read_json(
             if isinstance(steps, list):
                 reader.rows += len(steps)
                 reader.left_out["steps"] += len(steps)
-            rows.append({**_row(reader, job, clock), "line": count, "file": number})
+            rows.append({**_row(reader, job, clock), "line": count})
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as e:
             shown = job.get("job_id", "") if isinstance(job, dict) else job
             reason = str(e.args[0]) if isinstance(e, ValueError) and e.args else "not a job record"
@@ -235,7 +233,7 @@ def _job_id(job_id: int, array: float, task: float, tasks: str, het: float, offs
 
 
 def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
-    """One job as the values of Records. Raises ValueError with a reason."""
+    """One job as the values of Raw. Raises ValueError with a reason."""
     row = _from_controller(job, clock) if "job_state" in job else _from_database(job)
     job_id = number(job.get("job_id"))
     if not 0 < job_id < 2**53 or job_id != int(job_id):
@@ -362,11 +360,11 @@ def _controller_gres(job: dict[str, Any], nodes: float) -> tuple[float, str]:
     return math.nan, ""
 
 
-def _records(rows: list[dict[str, Any]]) -> Records:
+def _records(rows: list[dict[str, Any]]) -> Raw:
     """Rows as columns."""
     if not rows:
-        return Records.empty()
-    like = Records.empty()
+        return Raw.empty()
+    like = Raw.empty()
     columns: dict[str, Any] = {}
     for x, empty in vars(like).items():
         source = x.removesuffix("_late")
@@ -377,4 +375,4 @@ def _records(rows: list[dict[str, Any]]) -> Records:
         else:
             columns[x] = np.array([row[source] for row in rows], empty.dtype)
     columns["mem_mb"] = np.nan_to_num(columns["mem_mb"], nan=0.0)
-    return Records(**columns)
+    return Raw(**columns)

@@ -13,7 +13,7 @@ from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import fields, values
 from tias_slurm.slurm.cells import Cells
 from tias_slurm.slurm.files import LineBlock, Progress, label, line_blocks
-from tias_slurm.slurm.records import Bad, Reader, Records, Texts, same_text, texts
+from tias_slurm.slurm.records import Bad, Raw, Reader, Texts, same_text, texts
 from tias_slurm.slurm.repair import Assembler
 from tias_slurm.slurm.sizes import sizes
 
@@ -32,14 +32,13 @@ NEEDED: tuple[tuple[str, tuple[str, ...]], ...] = (
 def read_text(
     reader: Reader,
     path: str,
-    number: int,
     *,
     delimiter: str | None,
     columns: str | None,
     how: str,
     progress: Progress | None = None,
-) -> Iterator[Records]:
-    """The records of one file, many at a time. `number` is the file's index, `how` the export command for messages.
+) -> Iterator[Raw]:
+    """The records of one file, many at a time. `how` is the export command for messages.
 
     Refuses and counts what cannot be read, leaves steps out. Raises InputError where the file as a whole is unusable.
     """
@@ -47,23 +46,24 @@ def read_text(
     if delimiter is not None:
         delimiter = fields.read_delimiter(delimiter)
     assembler: Assembler | None = None
-    layout: fields.Layout | None = None
     for block in line_blocks(path, progress):
-        if assembler is None or layout is None:
-            layout, block = _begin(reader, block, name, delimiter, columns, how)
+        if assembler is None:
+            layout, header = _begin(reader, block, name, delimiter, columns, how)
             reader.names.append(frozenset(layout.names))
             assembler = Assembler(layout, name, reader.refused)
-        yield _convert(reader, layout, name, number, assembler.feed(block))
-    if assembler is not None and layout is not None:
-        yield _convert(reader, layout, name, number, assembler.finish())
+            if header:
+                block.again = len(b"".join(block.data.split(b"\n", header)[:-1])) + header, header
+                continue
+        yield _convert(reader, name, assembler.feed(block))
+    if assembler is not None:
         reader.rows += assembler.rows
         reader.mended += assembler.mended
 
 
 def _begin(
     reader: Reader, block: LineBlock, name: str, delimiter: str | None, columns: str | None, how: str
-) -> tuple[fields.Layout, LineBlock]:
-    """Find the layout in the first lines; returns it and the lines after the header."""
+) -> tuple[fields.Layout, int]:
+    """Find the layout in the first lines; returns it and how many lines the header takes."""
     lines = [line.decode("utf-8", "replace") for line in block.data.split(b"\n", 200)[:200]]
     if 0 in block.too_long:
         raise InputError(f"{name} has a first line without end: not a text of sacct; export with: {how}")
@@ -93,11 +93,7 @@ def _begin(
             if line.strip():
                 reader.rows += 1
                 reader.refused.add(name, block.first + i, "stands before the header", line)
-        rest = LineBlock(
-            block.first + at + 1,
-            block.data.split(b"\n", at + 1)[-1],
-            {i - at - 1 for i in block.too_long if i > at},
-        )
+        header = at + 1
     else:
         if columns is None:
             raise InputError(
@@ -116,9 +112,9 @@ def _begin(
                 f"the export was made with, or --delimiter"
             )
         trailing = cuts[len(names)] > cuts[len(names) - 1]
-        rest = block
+        header = 0
     _refuse_missing(names, name, how)
-    return fields.layout(names, cut, trailing), rest
+    return fields.layout(names, cut, trailing), header
 
 
 def _refuse_missing(names: Sequence[str], name: str, how: str) -> None:
@@ -128,21 +124,21 @@ def _refuse_missing(names: Sequence[str], name: str, how: str) -> None:
         raise InputError(f"{name} lacks {which}: export with: {how}")
 
 
-def _convert(reader: Reader, layout: fields.Layout, name: str, number: int, parts: list[Cells]) -> Records:
+def _convert(reader: Reader, name: str, parts: list[Cells]) -> Raw:
     """Fields as columns of values, in the order of the lines."""
-    found = [_columns(reader, layout, name, number, cells) for cells in parts if len(cells)]
+    found = [_columns(reader, name, cells) for cells in parts if len(cells)]
     if len(found) < 2:
-        return found[0] if found else Records.empty()
-    records = Records.concat(found)
+        return found[0] if found else Raw.empty()
+    records = Raw.concat(found)
     return records.take(np.argsort(records.line, kind="stable"))
 
 
-def _columns(reader: Reader, layout: fields.Layout, name: str, number: int, cells: Cells) -> Records:
+def _columns(reader: Reader, name: str, cells: Cells) -> Raw:
     """Fields as columns of values; rows with a needed value that cannot be read are refused, steps are left out."""
     cells, bad = _only_jobs(reader, cells)
     n = len(cells)
     if not n:
-        return Records.empty()
+        return Raw.empty()
     job_id = cells.objects("jobid" if "jobid" in cells.spans else "jobidraw")
     found, row = cells.distinct("state")
     states = [reader.states[x] for x in found]
@@ -165,8 +161,8 @@ def _columns(reader: Reader, layout: fields.Layout, name: str, number: int, cell
         said, row = cells.distinct(x)
         return texts([reader.intern(t) for t in said])[row]
 
-    records = Records(
-        file=np.full(n, number), line=cells.lines, key=_keys(reader, cells), job_id=job_id,
+    records = Raw(
+        line=cells.lines, key=_keys(reader, cells), job_id=job_id,
         cluster=words("cluster"), user=words("user"), account=words("account"), partition=words("partition"),
         qos=words("qos"), state=texts(states)[row],
         comment=cells.objects("comment"), submit_line=cells.objects("submitline"),

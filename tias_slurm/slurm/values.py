@@ -55,7 +55,7 @@ def _segments(zone: ZoneInfo) -> tuple[Floats, Floats, Floats]:
         delta = (datetime.fromtimestamp(0, UTC) + timedelta(seconds=t)).astimezone(zone).utcoffset()
         return int(delta.total_seconds()) if delta is not None else 0
 
-    step = 12 * 3600
+    step = 48 * 3600
     begin, end = -step * 2, 131 * 366 * 86400
     changes: list[int] = []
     offsets = [offset(begin)]
@@ -80,6 +80,12 @@ def local_to_utc(local: Floats, zone: ZoneInfo) -> tuple[Floats, Floats, npt.NDA
     The two readings differ only in an hour that happens twice. NaN stays NaN.
     """
     starts, ends, offsets = _segments(zone)
+    if len(local) and not np.isnan(low := local.min()):
+        span = np.array([low, local.max()])
+        one = np.searchsorted(ends, span, side="right"), np.searchsorted(starts, span, side="right") - 1
+        if one[0][0] == one[0][1] == one[1][0] == one[1][1]:  # as in almost every block: no change among them
+            utc = local - offsets[one[0][0]]
+            return utc, utc, np.ones(len(local), bool)
     late = np.searchsorted(starts, local, side="right") - 1
     early = np.searchsorted(ends, local, side="right")
     exists = early <= late
