@@ -15,7 +15,7 @@ from typing import Any
 
 from tias_slurm.replay.workload import InputError, printable
 
-BLOCK = 1 << 23  # bytes that are unfolded at a time
+BLOCK = 1 << 22  # bytes that are unfolded at a time
 MAX_LINE = 1 << 22  # bytes of one line; a longer one is refused
 PEEK = 1 << 16
 ROOM = 96  # zero bytes behind the lines of a block, so that fixed widths can be read from any place
@@ -251,7 +251,7 @@ def _rest(block: LineBlock) -> tuple[int, bytes, set[int]]:
 
 
 def _block(first: int, data: bytes, too_long: set[int]) -> LineBlock:
-    if b"\r\n" in data:
+    if b"\r" in data:  # a single byte is found much faster than two
         data = data.replace(b"\r\n", b"\n")
     block = LineBlock(first, data, too_long)
     at = 0
