@@ -54,9 +54,8 @@ class Ledger:
         at, known = self._find(jobs.job_id)
 
         def carry(old: Floats, fresh: Floats) -> Floats:
-            if not len(old):
-                return fresh
-            return np.where(known, old[at], fresh)
+            # always an array of its own: the columns are added to in place
+            return np.where(known, old[at], fresh) if len(old) else fresh.copy()
 
         zeros = np.zeros(len(jobs))
         none = np.zeros(len(jobs), dtype=np.int64)
