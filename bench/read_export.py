@@ -1,9 +1,11 @@
-"""Reading a large export: time and peak memory of read_history against a bare pandas.read_csv of the same file.
+"""Reading a large export: time and peak memory of read_history against a bare pandas.read_csv of the same
+file.
 
     python bench/read_export.py [--rows 1000000] [--seed 1] [--repeat 3]
 
-Writes an export of 23 columns to a temporary directory, then reads it in a fresh process each time, on one core.
-Prints the best times, their ratio and the peak memory; ends with 1 if the ratio is over 4 or the peak over 4 GB.
+Writes an export of 23 columns to a temporary directory, then reads it in a fresh process each time, on one
+core. Prints the best times, their ratio and the peak memory; ends with 1 if the ratio is over 4 or the
+peak over 4 GB.
 """
 
 from __future__ import annotations
@@ -92,11 +94,14 @@ def write_export(path: Path, rows: int, seed: int) -> None:
                     first, last, ran, given = "None", starts[i], 0, ""
             elapsed = clock(ran)
             comment = f"deadline=+{1 + i % 72}h" if deadline[i] else ""
-            out.write(
-                f"alpha|{job}|{raw}|train_{i % 5000}|user{user[i]}|acct{user[i] % 40}|gpu|normal|{what}{by}|{submits[i]}|"
-                f"{submits[i]}|{first}|{last}|{elapsed}|{ran}|{clock(int(limit[i]) * 60)}|{nodes}|{cpus}|{cpus * 8}G|{given}|"
-                f"{asked}|{comment}|sbatch --gres=gpu:{g} --time={limit[i]} --array=0-19 run_{i % 977}.sh --lr 0.{i % 1000}\n"
-            )
+            line = (
+                "alpha", job, raw, f"train_{i % 5000}", f"user{user[i]}", f"acct{user[i] % 40}",
+                "gpu", "normal",
+                f"{what}{by}", submits[i], submits[i], first, last, elapsed, ran, clock(int(limit[i]) * 60),
+                nodes, cpus, f"{cpus * 8}G", given, asked, comment,
+                f"sbatch --gres=gpu:{g} --time={limit[i]} --array=0-19 run_{i % 977}.sh --lr 0.{i % 1000}",
+            )  # fmt: skip
+            out.write("|".join(map(str, line)) + "\n")
 
 
 def measure(code: str, path: Path, repeat: int) -> dict[str, float]:

@@ -1,13 +1,14 @@
 """The fields of many records as spans of one buffer of bytes, and their values worked out a column at a time.
 
-A large export has tens of millions of fields. Making a Python object of each takes most of the time that reading may
-take, so only texts that the jobs keep become objects; numbers, times and repeated words are read from the bytes.
+A large export has tens of millions of fields. Making a Python object of each takes most of the time that
+reading may take, so only texts that the jobs keep become objects; numbers, times and repeated words are
+read from the bytes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from zoneinfo import ZoneInfo
 
@@ -16,8 +17,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.slurm import values
+from tias_slurm.slurm import times, values
 from tias_slurm.slurm.files import ROOM
+from tias_slurm.slurm.times import Times
 from tias_slurm.slurm.values import Memo
 
 Bytes = npt.NDArray[np.uint8]
@@ -40,6 +42,9 @@ class Cells:
     data: bytes  # UTF-8, not always valid; ends with ROOM zero bytes
     lines: Ints  # line number of each record
     spans: Mapping[str, Spans]
+    _whole: dict[str, tuple[Floats, Bools]] = field(
+        default_factory=dict, repr=False
+    )  # integers() done before
 
     def __len__(self) -> int:
         return len(self.lines)
@@ -76,6 +81,14 @@ class Cells:
         if (text := self._text) is not None:
             return list(map(text.__getitem__, spans))
         return [field.decode("utf-8", "replace") for field in map(self.data.__getitem__, spans)]
+
+    def ids(self, name: str) -> npt.NDArray[np.object_]:
+        """objects() of a column that is whole numbers for the most part, shape (n,)."""
+        number, plain = self.integers(name)
+        starts, _ = self.spans[name]
+        if not plain.all() or (self.window(starts, 1)[:, 0] == 48).any():  # 007 is not 7
+            return self.objects(name)
+        return np.fromiter(map(str, number.astype(np.int64).tolist()), object, len(self))
 
     def objects(self, name: str) -> npt.NDArray[np.object_]:
         """The fields as an array of texts; empty ones share one object. Shape (n,)."""
@@ -118,8 +131,10 @@ class Cells:
 
     def integers(self, name: str) -> tuple[Floats, Bools]:
         """Whole numbers of decimal digits, and which fields are such. Shapes (n,)."""
-        starts, ends = self.spans[name]
-        return self._integers(starts, ends)
+        if name not in self._whole:
+            self._whole[name] = self._integers(*self.spans[name])
+        out, ok = self._whole[name]
+        return out.copy(), ok.copy()
 
     def _integers(self, starts: Ints, ends: Ints) -> tuple[Floats, Bools]:
         widths = ends - starts
@@ -136,13 +151,17 @@ class Cells:
         return out, ok
 
     def numbers(self, name: str, memo: Memo[float]) -> tuple[Floats, Bools]:
-        """A column by a parser of texts: the values, and which fields could not be read (NaN there). Shapes (n,)."""
+        """A column by a parser of texts: the values, and which fields could not be read (NaN there).
+        Shapes (n,).
+        """
         said, row = self.distinct(name)
         found, unread = values.numbers(said, memo)
         return found[row], unread[row]
 
     def durations(self, name: str, memo: Memo[float]) -> tuple[Floats, Bools]:
-        """A column of durations: bare seconds and [D-]HH:MM:SS at once, any other by the parser. As numbers()."""
+        """A column of durations: bare seconds and [D-]HH:MM:SS at once, any other by the parser. As
+        numbers().
+        """
         out, ok = self.integers(name)
         starts, ends = self.spans[name]
         widths = ends - starts
@@ -166,7 +185,7 @@ class Cells:
             out[rest], unread[rest] = self.take(rest).numbers(name, memo)
         return out, unread
 
-    def times(self, name: str, zone: ZoneInfo) -> values.Times:
+    def times(self, name: str, zone: ZoneInfo) -> Times:
         """A column of times in any of sacct's forms; local ones are read in the zone."""
         n = len(self)
         starts, ends = self.spans[name]
@@ -176,7 +195,7 @@ class Cells:
         rest = np.ones(n, bool)
         stamps = np.flatnonzero(widths == 19)
         if len(stamps):
-            found, ok = values.iso_seconds(self.window(starts[stamps], 19))
+            found, ok = times.iso_seconds(self.window(starts[stamps], 24))
             local[stamps[ok]] = found[ok]
             rest[stamps[ok]] = False
         epochs = np.flatnonzero((widths >= 9) & (widths <= 10))
@@ -188,7 +207,7 @@ class Cells:
         if rest.any():
             rows = np.flatnonzero(rest)
             said, row = self.take(rows).distinct(name)
-            found, on_wall, wrong = values.parse_times(said)
+            found, on_wall, wrong = times.parse_times(said)
             on_wall = on_wall[row]
             seconds[rows] = np.where(on_wall, np.nan, found[row])
             local[rows] = np.where(on_wall, found[row], np.nan)
@@ -196,12 +215,12 @@ class Cells:
         on_wall = ~np.isnan(local)
         late = seconds
         if on_wall.any():
-            early, after, exists = values.local_to_utc(local[on_wall], zone)
+            early, after, exists = times.local_to_utc(local[on_wall], zone)
             late = seconds.copy()
             seconds[on_wall], late[on_wall] = early, after
-            problem[np.flatnonzero(on_wall)[~exists]] = values.GAP
-            problem[(seconds <= 0) & (problem == values.OK)] = values.NEGATIVE
-        return values.Times(seconds, late, problem)
+            problem[np.flatnonzero(on_wall)[~exists]] = times.GAP
+            problem[(seconds <= 0) & (problem == times.OK)] = times.NEGATIVE
+        return Times(seconds, late, problem)
 
 
 def _distinct(column: Sequence[str]) -> tuple[list[str], Ints]:

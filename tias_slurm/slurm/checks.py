@@ -23,8 +23,8 @@ SLACK = (
 def settle(r: Raw) -> int:
     """Decide, in place, each time in an hour that happens twice; returns how many records had one.
 
-    The reading in which End - Start is Elapsed (and what was suspended) and Submit <= Eligible <= Start <= End;
-    where that leaves both, the earlier.
+    The reading in which End - Start is Elapsed (and what was suspended) and Submit <= Eligible <= Start <=
+    End; where that leaves both, the earlier.
     """
     names = ("submit", "eligible", "start", "end")
     doubtful = np.zeros(len(r), bool)

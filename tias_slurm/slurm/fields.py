@@ -7,219 +7,48 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tias_slurm.replay.workload import InputError, printable
-from tias_slurm.slurm import values
+from tias_slurm.slurm import times, values
 
 MOST_COLUMNS = 1000  # sacct has about 130 fields
 
 # Every field that some sacct from 17.11 to 26.05 prints, lower case.
 SACCT_FIELDS = frozenset(
-    [
-        "account",
-        "admincomment",
-        "alloccpus",
-        "allocgres",
-        "allocnodes",
-        "alloctres",
-        "associd",
-        "avecpu",
-        "avecpufreq",
-        "avediskread",
-        "avediskwrite",
-        "avepages",
-        "averss",
-        "avevmsize",
-        "blockid",
-        "cluster",
-        "comment",
-        "constraints",
-        "consumedenergy",
-        "consumedenergyraw",
-        "container",
-        "cputime",
-        "cputimeraw",
-        "dbindex",
-        "deadline",
-        "derivedexitcode",
-        "elapsed",
-        "elapsedraw",
-        "eligible",
-        "end",
-        "exclusive",
-        "exitcode",
-        "expandedstderr",
-        "expandedstdin",
-        "expandedstdout",
-        "extra",
-        "failednode",
-        "flags",
-        "gid",
-        "group",
-        "hetjobid",
-        "hetjoboffset",
-        "jobid",
-        "jobidraw",
-        "jobname",
-        "layout",
-        "licenses",
-        "maxdiskread",
-        "maxdiskreadnode",
-        "maxdiskreadtask",
-        "maxdiskwrite",
-        "maxdiskwritenode",
-        "maxdiskwritetask",
-        "maxpages",
-        "maxpagesnode",
-        "maxpagestask",
-        "maxrss",
-        "maxrssnode",
-        "maxrsstask",
-        "maxvmsize",
-        "maxvmsizenode",
-        "maxvmsizetask",
-        "mcslabel",
-        "mincpu",
-        "mincpunode",
-        "mincputask",
-        "ncpus",
-        "nnodes",
-        "nodelist",
-        "ntasks",
-        "originalsluid",
-        "oversubscribe",
-        "partition",
-        "planned",
-        "plannedcpu",
-        "plannedcpuraw",
-        "priority",
-        "qos",
-        "qosraw",
-        "qosreq",
-        "reason",
-        "reqcpufreq",
-        "reqcpufreqgov",
-        "reqcpufreqmax",
-        "reqcpufreqmin",
-        "reqcpus",
-        "reqgres",
-        "reqmem",
-        "reqnodes",
-        "reqreservation",
-        "reqtres",
-        "reserved",
-        "reservation",
-        "reservationid",
-        "restarts",
-        "resvcpu",
-        "resvcpuraw",
-        "segment",
-        "segmentsize",
-        "sluid",
-        "start",
-        "state",
-        "stderr",
-        "stderrexpanded",
-        "stdin",
-        "stdinexpanded",
-        "stdout",
-        "stdoutexpanded",
-        "submit",
-        "submitline",
-        "suspended",
-        "systemcomment",
-        "systemcpu",
-        "timelimit",
-        "timelimitraw",
-        "totalcpu",
-        "tresusageinave",
-        "tresusageinmax",
-        "tresusageinmaxnode",
-        "tresusageinmaxtask",
-        "tresusageinmin",
-        "tresusageinminnode",
-        "tresusageinmintask",
-        "tresusageintot",
-        "tresusageoutave",
-        "tresusageoutmax",
-        "tresusageoutmaxnode",
-        "tresusageoutmaxtask",
-        "tresusageoutmin",
-        "tresusageoutminnode",
-        "tresusageoutmintask",
-        "tresusageouttot",
-        "uid",
-        "user",
-        "usercpu",
-        "wckey",
-        "wckeyid",
-        "workdir",
-    ]
+    """
+    account admincomment alloccpus allocgres allocnodes alloctres associd avecpu avecpufreq avediskread
+    avediskwrite avepages averss avevmsize blockid cluster comment constraints consumedenergy
+    consumedenergyraw container cputime cputimeraw dbindex deadline derivedexitcode elapsed elapsedraw
+    eligible end exclusive exitcode expandedstderr expandedstdin expandedstdout extra failednode flags
+    gid group hetjobid hetjoboffset jobid jobidraw jobname layout licenses maxdiskread maxdiskreadnode
+    maxdiskreadtask maxdiskwrite maxdiskwritenode maxdiskwritetask maxpages maxpagesnode maxpagestask
+    maxrss maxrssnode maxrsstask maxvmsize maxvmsizenode maxvmsizetask mcslabel mincpu mincpunode
+    mincputask ncpus nnodes nodelist ntasks originalsluid oversubscribe partition planned plannedcpu
+    plannedcpuraw priority qos qosraw qosreq reason reqcpufreq reqcpufreqgov reqcpufreqmax reqcpufreqmin
+    reqcpus reqgres reqmem reqnodes reqreservation reqtres reserved reservation reservationid restarts
+    resvcpu resvcpuraw segment segmentsize sluid start state stderr stderrexpanded stdin stdinexpanded
+    stdout stdoutexpanded submit submitline suspended systemcomment systemcpu timelimit timelimitraw
+    totalcpu tresusageinave tresusageinmax tresusageinmaxnode tresusageinmaxtask tresusageinmin
+    tresusageinminnode tresusageinmintask tresusageintot tresusageoutave tresusageoutmax
+    tresusageoutmaxnode tresusageoutmaxtask tresusageoutmin tresusageoutminnode tresusageoutmintask
+    tresusageouttot uid user usercpu wckey wckeyid workdir
+    """.split()  # noqa: SIM905  a list would be many times as long
 )
 
 # Fields that may hold a delimiter or a line break; sacct escapes neither.
 FREE_TEXT = frozenset(
-    [
-        "admincomment",
-        "comment",
-        "constraints",
-        "container",
-        "expandedstderr",
-        "expandedstdin",
-        "expandedstdout",
-        "extra",
-        "jobname",
-        "licenses",
-        "reason",
-        "reservation",
-        "reqreservation",
-        "stderr",
-        "stderrexpanded",
-        "stdin",
-        "stdinexpanded",
-        "stdout",
-        "stdoutexpanded",
-        "submitline",
-        "systemcomment",
-        "wckey",
-        "workdir",
-    ]
+    """
+    admincomment comment constraints container expandedstderr expandedstdin expandedstdout extra jobname
+    licenses reason reservation reqreservation stderr stderrexpanded stdin stdinexpanded stdout
+    stdoutexpanded submitline systemcomment wckey workdir
+    """.split()  # noqa: SIM905  a list would be many times as long
 )
 
 # What the replay reads.
 USED = frozenset(
-    [
-        "jobid",
-        "jobidraw",
-        "cluster",
-        "user",
-        "account",
-        "partition",
-        "qos",
-        "state",
-        "submit",
-        "eligible",
-        "start",
-        "end",
-        "elapsed",
-        "elapsedraw",
-        "suspended",
-        "timelimit",
-        "timelimitraw",
-        "alloctres",
-        "reqtres",
-        "allocgres",
-        "reqgres",
-        "nnodes",
-        "allocnodes",
-        "reqnodes",
-        "ncpus",
-        "alloccpus",
-        "reqcpus",
-        "reqmem",
-        "comment",
-        "submitline",
-        "deadline",
-        "restarts",
-    ]
+    """
+    jobid jobidraw cluster user account partition qos state submit eligible start end elapsed elapsedraw
+    suspended timelimit timelimitraw alloctres reqtres allocgres reqgres nnodes allocnodes reqnodes
+    ncpus alloccpus reqcpus reqmem comment submitline deadline restarts
+    """.split()  # noqa: SIM905  a list would be many times as long
 )
 
 SUBMIT_COMMANDS = re.compile(r"(?:\S*/)?(?:sbatch|salloc|srun|scrontab)\b")
@@ -246,7 +75,7 @@ def _is_id(text: str) -> bool:
 
 
 _time, _duration, _count = (
-    _reads(values.parse_time),
+    _reads(times.parse_time),
     _reads(values.parse_duration),
     _reads(values.parse_count),
 )
@@ -297,7 +126,9 @@ class Layout:
         return parts
 
     def plausible(self, parts: Sequence[str]) -> bool:
-        """Whether these are the fields of one record: as many as the header names, each typed one of its type."""
+        """Whether these are the fields of one record: as many as the header names, each typed one of its
+        type.
+        """
         return len(parts) == len(self.names) and all(valid(parts[i]) for i, valid in self.checks)
 
     def begins(self, parts: Sequence[str]) -> bool | None:

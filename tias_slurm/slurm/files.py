@@ -1,4 +1,6 @@
-"""Input files as bounded blocks of bytes and lines: plain, gzip, xz or zstd by content, `-` for standard input."""
+"""Input files as bounded blocks of bytes and lines: plain, gzip, xz or zstd by content, `-` for standard
+input.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ BLOCK = 1 << 22  # bytes that are unfolded at a time
 MAX_LINE = 1 << 22  # bytes of one line; a longer one is refused
 PEEK = 1 << 16
 ROOM = 96  # zero bytes behind the lines of a block, so that fixed widths can be read from any place
-# A compressed file may unfold to at most RATIO times its size (after the first FREE bytes), and never to more than
-# LIMIT. Text exports of sacct reach ratios of 20 to 60; a bomb has 1000 and far more.
+# A compressed file may unfold to at most RATIO times its size (after the first FREE bytes), and never to
+# more than LIMIT. Text exports of sacct reach ratios of 20 to 60; a bomb has 1000 and far more.
 RATIO = 400
 FREE = 1 << 26
 LIMIT = 1 << 38
@@ -170,7 +172,8 @@ def blocks(path: str, progress: Progress | None = None, *, limit: int = LIMIT) -
             total += len(data)
             if folded and total > FREE and total > RATIO * counting.count:
                 raise InputError(
-                    f"{name} unfolds to more than {RATIO} times its size: not an export; unpack it yourself to read it"
+                    f"{name} unfolds to more than {RATIO} times its size: not an export "
+                    f"(unpack it yourself if it is)"
                 )
             if total > limit:
                 raise InputError(
@@ -205,7 +208,8 @@ class LineBlock:
         default_factory=set
     )  # lines (0: the first) over MAX_LINE: only their start is kept
     last: bool = False
-    # set by whoever uses the block: from which byte on, and which line, it wants to have it again before the next
+    # set by whoever uses the block: from which byte on, and which line, it wants to have it again before
+    # the next
     again: tuple[int, int] | None = None
 
 
@@ -245,7 +249,9 @@ def line_blocks(path: str, progress: Progress | None = None) -> Iterator[LineBlo
 
 
 def _rest(block: LineBlock) -> tuple[int, bytes, set[int]]:
-    """What of a block is to be given again: number of its first line, its bytes, its lines that are too long."""
+    """What of a block is to be given again: number of its first line, its bytes, its lines that are too
+    long.
+    """
     byte, line = block.again or (len(block.data) - ROOM, block.data.count(b"\n"))
     return block.first + line, block.data[byte:-ROOM], {i - line for i in block.too_long if i >= line}
 

@@ -16,8 +16,8 @@ from tias_slurm.slurm.records import Raw, Reader, Records
 
 HOW_TO_EXPORT = (
     "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 sacct -a -D -X --parsable2 --noconvert --delimiter=$'\\x1f' "
-    "-S now-60days -E now --format=Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,Start,End,"
-    "ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,Comment,SubmitLine > export.txt"
+    "-S now-60days -E now --format=Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,"
+    "Start,End,ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,Comment,SubmitLine > export.txt"
 )
 
 # What a history is the poorer without: any of the columns, and what that means.
@@ -137,7 +137,7 @@ def _of_cluster(raw: Raw, cluster: str, left_out: Counter[str]) -> Raw:
 def _nothing(reader: Reader, names: list[str]) -> str:
     where = names[0] if len(names) == 1 else f"{len(names)} files"
     if not reader.rows:
-        return f"{where}: a header but no jobs: check the time range (-S, -E) and -a of the export: {HOW_TO_EXPORT}"
+        return f"{where}: a header but no jobs: check -S, -E and -a of the export: {HOW_TO_EXPORT}"
     counts = [f"{n} {what}" for what, n in (+reader.left_out).most_common()]
     counts += [f"{n} refused ({why})" for why, n in reader.refused.by_reason.most_common(3)]
     return f"{where}: none of {reader.rows} rows is a job that can be replayed: {', '.join(counts)}"
@@ -174,7 +174,7 @@ def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Job
     notes = [text for any_of, text in USEFUL if not all(set(any_of) & names for names in reader.names)]
     if not reader.said_gpu:
         notes.append(
-            "no record names a GPU: all jobs have 0 GPUs (is gres/gpu in AccountingStorageTRES of slurm.conf?)"
+            "no record names a GPU, so all jobs have 0 (is gres/gpu in AccountingStorageTRES of slurm.conf?)"
         )
     if twice:
         notes.append(

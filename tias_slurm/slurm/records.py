@@ -82,7 +82,8 @@ class Records(Table):
 class Raw(Table):
     """Records as read, before they are checked: the columns of Records but for `work`, and these.
 
-    Of a time that a DST change makes ambiguous, the plain column holds the earlier reading and `_late` the later.
+    Of a time that a DST change makes ambiguous, the plain column holds the earlier reading and `_late` the
+    later.
     """
 
     line: Ints
@@ -133,7 +134,9 @@ def same_text(n: int, text: str = "") -> Texts:
 
 @dataclass
 class Reader:
-    """What reading several files shares: the zone, the account of what was not taken, values worked out before."""
+    """What reading several files shares: the zone, the account of what was not taken, values worked out
+    before.
+    """
 
     zone: ZoneInfo
     refused: Refusals

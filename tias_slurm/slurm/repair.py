@@ -1,15 +1,17 @@
-"""Lines of a sacct text put together to records: what text fields broke is mended where there is one way only.
+"""Lines of a sacct text put together to records: what text fields broke is mended where there is one way
+only.
 
-sacct escapes nothing, so a job name or comment with a delimiter or a line break tears its record. The header says how
-many fields a record has. The rules:
+sacct escapes nothing, so a job name or comment with a delimiter or a line break tears its record. The
+header says how many fields a record has. The rules:
 
 * a line with as many fields as the header is a record;
-* with fewer, it is joined with the lines after it, if each break falls in a free-text column and the whole has the
-  right number of fields, each of its type; a line with as many fields as the header, or that begins a record, is never
-  taken in;
-* with fewer, and not the beginning of a record, after a record whose last column is free text: more of that text;
-* with more, one free-text column (or two) takes the surplus, if that fits the types of all other columns, and all
-  ways that fit give the same values for what the replay reads;
+* with fewer, it is joined with the lines after it, if each break falls in a free-text column and the whole
+  has the right number of fields, each of its type; a line with as many fields as the header, or that
+  begins a record, is never taken in;
+* with fewer, and not the beginning of a record, after a record whose last column is free text: more of
+  that text;
+* with more, one free-text column (or two) takes the surplus, if that fits the types of all other columns,
+  and all ways that fit give the same values for what the replay reads;
 * anything else is refused, with the lines that can only be more of it.
 """
 
@@ -54,7 +56,9 @@ class Assembler:
         self._submit_line = layout.index.get("submitline")
 
     def feed(self, block: LineBlock) -> list[Cells]:
-        """The records that are complete; asks for the last again. Whole lines make one part, mended ones another."""
+        """The records that are complete; asks for the last again. Whole lines make one part, mended ones
+        another.
+        """
         buffer = block.data
         text = np.frombuffer(buffer, np.uint8)
         ends = np.flatnonzero(text == 10)
@@ -135,7 +139,9 @@ class Assembler:
     def _assemble(
         self, lines: list[str], first: int, too_long: set[int], out: list[Row], numbers: list[int]
     ) -> None:
-        """Put lines together that are not all whole; adds the records to out, their line numbers to numbers."""
+        """Put lines together that are not all whole; adds the records to out, their line numbers to
+        numbers.
+        """
         want = self._want
         rows = [line.split(self.layout.delimiter) for line in lines]
         end = len(rows)
@@ -218,7 +224,9 @@ class Assembler:
         return found[0] if len(found) == 1 else None
 
     def _fitting(self, parts: Row, ways: Sequence[tuple[tuple[int, int], ...]]) -> list[Row]:
-        """The records that arise when columns take surplus fields, ways: ((column, number), ...); distinct ones."""
+        """The records that arise when columns take surplus fields, ways: ((column, number), ...); distinct
+        ones.
+        """
         found: dict[tuple[str, ...], Row] = {}
         for way in ways:
             row = list(parts)

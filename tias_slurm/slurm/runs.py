@@ -1,11 +1,11 @@
 """From accounting records to jobs: records that tell the same left out, the runs of one job joined.
 
-Which records are one job. Records of one (Cluster, JobIDRaw) are put in order of Submit. A requeue gives a job a new
-record with a new Submit, and ids are used again after the highest, so the next record is
+Which records are one job. Records of one (Cluster, JobIDRaw) are put in order of Submit. A requeue gives a
+job a new record with a new Submit, and ids are used again after the highest, so the next record is
 * the same record told again (other file, or before and after it ended) if Submit, Start and user agree;
-* the next run of the job if user and JobID agree and it was submitted close to the end of the one before: within a
-  day after a state that Slurm itself requeues from (REQUEUED, PREEMPTED, NODE_FAIL, ...), within an hour after any
-  other (`scontrol requeue` of an ended job works while the controller still remembers it);
+* the next run of the job if user and JobID agree and it was submitted close to the end of the one before:
+  within a day after a state that Slurm itself requeues from (REQUEUED, PREEMPTED, NODE_FAIL, ...), within
+  an hour after any other (`scontrol requeue` of an ended job works while the controller still remembers it);
 * another job that got the same id otherwise.
 """
 
@@ -37,7 +37,9 @@ SOON, SAME_DAY = 3600.0, 86400.0
 
 
 def _groups(r: Records, *more: Floats) -> list[list[int]]:
-    """The rows that share a cluster and key (and the values of more), where there are several: by submit and start."""
+    """The rows that share a cluster and key (and the values of more), where there are several: by submit
+    and start.
+    """
     code = r.key
     if (r.cluster != r.cluster[:1]).any():
         cluster = pd.factorize(r.cluster)[0].astype(np.int64)
@@ -67,7 +69,9 @@ def _told_again(r: Records, a: int, b: int) -> bool:
 
 
 def drop_repeats(r: Records, left_out: Counter[str]) -> Records:
-    """Keep one record of those that tell of the same run: of equal ones the first, else what was known last."""
+    """Keep one record of those that tell of the same run: of equal ones the first, else what was known
+    last.
+    """
     drop: set[int] = set()
     content = [f.name for f in fields(Records)]
     for group in _groups(r, r.submit):
@@ -140,8 +144,9 @@ def join(r: Records) -> Jobs:
     started = ~np.isnan(r.start)
     work = r.work
     jobs = Jobs(
-        last=np.arange(n), first=np.arange(n), run=np.where(started, np.arange(n), -1), run_start=r.start.copy(),
-        work=work.copy(), lost_work=np.zeros(n), runs=started.astype(np.int64),
+        last=np.arange(n), first=np.arange(n), run=np.where(started, np.arange(n), -1),
+        run_start=r.start.copy(), work=work.copy(), lost_work=np.zeros(n),
+        runs=started.astype(np.int64),
     )  # fmt: skip
     place = np.arange(n)  # where the job comes in the output; -1: joined to another
     for group in _groups(r):

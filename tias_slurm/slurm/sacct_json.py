@@ -148,7 +148,9 @@ def _last_update(text: str) -> float:
 
 
 def number(value: Any) -> float:
-    """A number as any data_parser writes it: int, {set, infinite, number}, null, "Infinity". NaN: none; inf."""
+    """A number as any data_parser writes it: int, {set, infinite, number}, null, "Infinity". NaN: none;
+    inf.
+    """
     if isinstance(value, dict):
         if value.get("infinite") is True:
             return math.inf
@@ -320,8 +322,9 @@ def _from_controller(job: dict[str, Any], clock: float) -> dict[str, Any]:
     nodes = number(job.get("node_count"))
     return {
         "id": (
-            number(job.get("array_job_id")), number(job.get("array_task_id")), _text(job.get("array_task_string")),
-            number(job.get("het_job_id")), number(job.get("het_job_offset")),
+            number(job.get("array_job_id")), number(job.get("array_task_id")),
+            _text(job.get("array_task_string")), number(job.get("het_job_id")),
+            number(job.get("het_job_offset")),
         ),
         "user": _text(job.get("user_name")),
         "state": state,

@@ -1,4 +1,6 @@
-"""Reads the text of `sacct --parsable` or `--parsable2`: any delimiter, with a header or a list of the columns."""
+"""Reads the text of `sacct --parsable` or `--parsable2`: any delimiter, with a header or a list of the
+columns.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from tias_slurm.slurm.files import LineBlock, Progress, label, line_blocks
 from tias_slurm.slurm.records import Bad, Raw, Reader, Texts, same_text, texts
 from tias_slurm.slurm.repair import Assembler
 from tias_slurm.slurm.sizes import sizes
+from tias_slurm.slurm.times import TIME_PROBLEM, Times
 
 HEADER_LINES = 20  # what may stand before a header: messages of a login shell
 
@@ -40,7 +43,8 @@ def read_text(
 ) -> Iterator[Raw]:
     """The records of one file, many at a time. `how` is the export command for messages.
 
-    Refuses and counts what cannot be read, leaves steps out. Raises InputError where the file as a whole is unusable.
+    Refuses and counts what cannot be read, leaves steps out. Raises InputError where the file as a whole
+    is unusable.
     """
     name = label(path)
     if delimiter is not None:
@@ -72,8 +76,8 @@ def _begin(
         mark = delimiter or fields.header_delimiter(line)
         if mark and line.count(mark) > fields.MOST_COLUMNS:
             raise InputError(
-                f"{name}, line {block.first + at}: {line.count(mark) + 1} columns, sacct has about 130: export "
-                f"with: {how}"
+                f"{name}, line {block.first + at}: {line.count(mark) + 1} columns, sacct has about 130: "
+                f"export with: {how}"
             )
         if found := fields.header(line, delimiter):
             break
@@ -81,7 +85,8 @@ def _begin(
         other = next((h for line in lines[:HEADER_LINES] if (h := fields.header(line, None))), None)
         if other is not None:
             raise InputError(
-                f"{name}: its header has the delimiter {other[1]!r}, not {delimiter!r}: give that one, or none"
+                f"{name}: its header has the delimiter {other[1]!r}, not {delimiter!r}: "
+                f"give that one, or none"
             )
     if found is not None:
         names, cut, trailing = found
@@ -97,7 +102,8 @@ def _begin(
     else:
         if columns is None:
             raise InputError(
-                f"{name} has no header with sacct's field names: name the columns by --format, or export with: {how}"
+                f"{name} has no header with sacct's field names: name the columns by --format, "
+                f"or export with: {how}"
             )
         names = fields.column_list(columns)
         sample = [line for line in lines if line]
@@ -108,8 +114,8 @@ def _begin(
         if not cuts[len(names) - 1] and not cuts[len(names)]:
             seen = f"{cuts.most_common(1)[0][0] + 1} by {cut!r}" if cut else "no delimiter gives that many"
             raise InputError(
-                f"{name}: --format names {len(names)} columns, its lines have others ({seen}): give the list that "
-                f"the export was made with, or --delimiter"
+                f"{name}: --format names {len(names)} columns, its lines have others ({seen}): "
+                f"give the list that the export was made with, or --delimiter"
             )
         trailing = cuts[len(names)] > cuts[len(names) - 1]
         header = 0
@@ -134,26 +140,30 @@ def _convert(reader: Reader, name: str, parts: list[Cells]) -> Raw:
 
 
 def _columns(reader: Reader, name: str, cells: Cells) -> Raw:
-    """Fields as columns of values; rows with a needed value that cannot be read are refused, steps are left out."""
+    """Fields as columns of values; rows with a needed value that cannot be read are refused, steps are
+    left out.
+    """
     cells, bad = _only_jobs(reader, cells)
     n = len(cells)
     if not n:
         return Raw.empty()
-    job_id = cells.objects("jobid" if "jobid" in cells.spans else "jobidraw")
+    job_id = cells.ids("jobid" if "jobid" in cells.spans else "jobidraw")
     found, row = cells.distinct("state")
     states = [reader.states[x] for x in found]
     if None in states:
         bad.where(np.array([x is None for x in states])[row], "not a job state", "state")
-    times: dict[str, values.Times] = {}
+    times: dict[str, Times] = {}
     for x in ("submit", "start", "end", "eligible"):
         if x not in cells.spans:  # without an Eligible column a job is eligible from its submit
-            times[x] = times["submit"] if x == "eligible" else values.Times.unknown(n)
+            times[x] = times["submit"] if x == "eligible" else Times.unknown(n)
             continue
         t = times[x] = cells.times(x, reader.zone)
         if t.problem.any():
-            for problem, reason in values.TIME_PROBLEM.items():
+            for problem, reason in TIME_PROBLEM.items():
                 bad.where(t.problem == problem, f"{x.capitalize()}: {reason}", x)
     size = sizes(reader, cells, bad)
+    deadline = cells.times("deadline", reader.zone).early if "deadline" in cells.spans else _unknown(n)
+    restarts = cells.numbers("restarts", reader.counts)[0] if "restarts" in cells.spans else _unknown(n)
 
     def words(x: str) -> Texts:
         if x not in cells.spans:
@@ -173,8 +183,7 @@ def _columns(reader: Reader, name: str, cells: Cells) -> Raw:
         elapsed=_duration(reader, cells, bad, "elapsedraw", "elapsed"),
         suspended=_duration(reader, cells, bad, "suspended"),
         time_limit=_duration(reader, cells, bad, "timelimitraw", "timelimit"),
-        native_deadline=cells.times("deadline", reader.zone).early if "deadline" in cells.spans else _unknown(n),
-        restarts=values.as_ints(cells.numbers("restarts", reader.counts)[0] if "restarts" in cells.spans else _unknown(n)),
+        native_deadline=deadline, restarts=values.as_ints(restarts),
         **size,
     )  # fmt: skip
     bad.where(np.isinf(records.elapsed), "Elapsed: not a duration", "jobid")

@@ -18,8 +18,8 @@ _NOTHING = Tres()
 def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
     """The columns gpus, gpu_type, cpus, nodes, mem_mb and allocated of Records, shape (n,).
 
-    Each is taken from AllocTRES, where that does not say from ReqTRES, then from the columns of one amount (GPUs from
-    AllocGRES and ReqGRES). What no column tells is 0.
+    Each is taken from AllocTRES, where that does not say from ReqTRES, then from the columns of one amount
+    (GPUs from AllocGRES and ReqGRES). What no column tells is 0.
     """
     n, column = len(cells), cells.spans
     gpus, cpus, mem, nodes = (np.full(n, math.nan) for _ in range(4))

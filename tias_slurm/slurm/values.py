@@ -1,7 +1,7 @@
-"""The values in sacct's columns: times, durations, TRES, memory, GRES, states, job ids.
+"""The values in sacct's columns other than times: durations, TRES, memory, GRES, states, job ids.
 
-Two layers: a parser of one text (raises ValueError with a short reason), and columns of texts to arrays with a
-mask of what could not be read. Columns never raise on data.
+Two layers: a parser of one text (raises ValueError with a short reason), and columns of texts to arrays
+with a mask of what could not be read. Columns never raise on data.
 """
 
 from __future__ import annotations
@@ -10,10 +10,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from typing import Generic, TypeVar
-from zoneinfo import ZoneInfo
 
 import numpy as np
 import numpy.typing as npt
@@ -28,169 +25,7 @@ NO_VALUE = frozenset({4294967294, 4294967295, 18446744073709551614, 184467440737
 ABSENT = frozenset({"", "unknown", "none", "n/a", "invalid", "(null)", "null", "nan", "nat"})
 LAST_TIME = 1e11  # a number beyond is no time in seconds (milliseconds, ids)
 
-# problems of a time
-OK, UNREADABLE, NEGATIVE, GAP = 0, 1, 2, 3
-TIME_PROBLEM = {UNREADABLE: "not a time", NEGATIVE: "negative time", GAP: "time skipped by a DST change"}
-
-_EPOCH = datetime(1970, 1, 1)
-_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)(?:[T ](\d\d):(\d\d)(?::(\d\d)(?:[.,](\d{1,9}))?)?)? ?(Z|z|[+-]\d\d(?::?\d\d)?)?",
-    re.ASCII,
-)
-_NUMBER = re.compile(r"-?\d+(?:\.\d*)?", re.ASCII)
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(\.\d+)?", re.ASCII)
-
-
-# ---- times ----
-
-
-@lru_cache(maxsize=8)
-def _segments(zone: ZoneInfo) -> tuple[Floats, Floats, Floats]:
-    """The zone's UTC offsets from 1970 to 2100 as segments of local time: their starts, ends and offsets.
-
-    Segments overlap where an hour happens twice and leave a hole where one is skipped.
-    """
-
-    def offset(t: int) -> int:
-        delta = (datetime.fromtimestamp(0, UTC) + timedelta(seconds=t)).astimezone(zone).utcoffset()
-        return int(delta.total_seconds()) if delta is not None else 0
-
-    step = 48 * 3600
-    begin, end = -step * 2, 131 * 366 * 86400
-    changes: list[int] = []
-    offsets = [offset(begin)]
-    t = begin
-    while t < end:
-        after = offset(t + step)
-        if after != offsets[-1]:
-            low, high = t, t + step
-            while high - low > 1:
-                middle = (low + high) // 2
-                low, high = (middle, high) if offset(middle) == offsets[-1] else (low, middle)
-            changes.append(high)
-            offsets.append(after)
-        t += step
-    utc, off = np.array(changes, float), np.array(offsets, float)
-    return np.r_[-np.inf, utc + off[1:]], np.r_[utc + off[:-1], np.inf], off
-
-
-def local_to_utc(local: Floats, zone: ZoneInfo) -> tuple[Floats, Floats, npt.NDArray[np.bool_]]:
-    """Local wall-clock seconds, shape (n,), as epoch seconds: the earlier reading, the later one, and what exists.
-
-    The two readings differ only in an hour that happens twice. NaN stays NaN.
-    """
-    starts, ends, offsets = _segments(zone)
-    if len(local) and not np.isnan(low := local.min()):
-        span = np.array([low, local.max()])
-        one = np.searchsorted(ends, span, side="right"), np.searchsorted(starts, span, side="right") - 1
-        if one[0][0] == one[0][1] == one[1][0] == one[1][1]:  # as in almost every block: no change among them
-            utc = local - offsets[one[0][0]]
-            return utc, utc, np.ones(len(local), bool)
-    late = np.searchsorted(starts, local, side="right") - 1
-    early = np.searchsorted(ends, local, side="right")
-    exists = early <= late
-    known = np.isfinite(local)
-    top = len(offsets) - 1
-    early, late = np.clip(early, 0, top), np.clip(late, 0, top)
-    a, b = local - offsets[early], local - offsets[late]
-    return np.minimum(a, b), np.maximum(a, b), exists | ~known
-
-
-def parse_time(text: str) -> tuple[float, bool]:
-    """One time: (seconds, whether they are local wall-clock seconds and not yet epoch seconds).
-
-    NaN for what Slurm prints where there is none. Raises ValueError with a reason of TIME_PROBLEM.
-    """
-    text = text.strip()
-    if text.lower() in ABSENT:
-        return NAN, False
-    if _NUMBER.fullmatch(text):
-        value = float(text)
-        if value == 0 or value in NO_VALUE:
-            return NAN, False
-        if value < 0:
-            raise ValueError(TIME_PROBLEM[NEGATIVE])
-        if value > LAST_TIME:
-            raise ValueError(TIME_PROBLEM[UNREADABLE])
-        return value, False
-    m = _TIME.fullmatch(text)
-    if m is None:
-        raise ValueError(TIME_PROBLEM[UNREADABLE])
-    year, month, day, hour, minute, second = (int(x or 0) for x in m.groups()[:6])
-    try:
-        seconds = (datetime(year, month, day, hour, minute, second) - _EPOCH).total_seconds()
-    except ValueError:
-        raise ValueError(TIME_PROBLEM[UNREADABLE]) from None
-    if m[7]:
-        seconds += float("0." + m[7])
-    zone = m[8]
-    if zone and zone not in "Zz":
-        minutes = int(zone[1:3]) * 60 + int(zone[3:].lstrip(":") or 0)
-        seconds -= 60 * minutes if zone[0] == "+" else -60 * minutes
-    if seconds <= 0:
-        raise ValueError(TIME_PROBLEM[NEGATIVE])
-    if year > 2100:
-        raise ValueError(TIME_PROBLEM[UNREADABLE])
-    return seconds, not zone
-
-
-@dataclass(frozen=True)
-class Times:
-    """A column of times. Shapes (n,)."""
-
-    early: Floats  # epoch seconds; NaN: none
-    late: Floats  # the same, but in an hour that happens twice its later reading
-    problem: npt.NDArray[np.int8]  # OK or a key of TIME_PROBLEM
-
-    @classmethod
-    def unknown(cls, n: int) -> Times:
-        """A column that says nothing."""
-        return cls(np.full(n, NAN), np.full(n, NAN), np.zeros(n, np.int8))
-
-
-_DIGITS = np.array([0, 1, 2, 3, 5, 6, 8, 9, 11, 12, 14, 15, 17, 18])
-_MARKS = np.array([4, 7, 10, 13, 16])
-_MARK = np.frombuffer(b"--T::", np.uint8)
-_MONTH_DAYS = np.array([0, 31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
-
-
-def iso_seconds(stamps: npt.NDArray[np.uint8]) -> tuple[Floats, npt.NDArray[np.bool_]]:
-    """Wall-clock seconds of stamps, shape (n, 19), of exactly the form YYYY-MM-DDTHH:MM:SS, and which those are."""
-    digits = stamps[:, _DIGITS] - np.uint8(48)
-    ok = (digits <= 9).all(axis=1) & (stamps[:, _MARKS] == _MARK).all(axis=1)
-    digits[~ok] = 1
-    # one product gives all six numbers
-    year, month, day, hour, minute, second = (digits.astype(np.float64) @ _PLACES).astype(np.int64).T
-    ok &= (year >= 1970) & (year <= 2100) & (month >= 1) & (month <= 12)
-    ok &= (hour < 24) & (minute < 60) & (second < 60)
-    month = np.where(ok, month, 1)
-    leap = (year % 4 == 0) & ((year % 100 != 0) | (year % 400 == 0))
-    ok &= (day >= 1) & (day <= _MONTH_DAYS[month] + (leap & (month == 2)))
-    # days since the epoch, counting years from March so that the leap day is the last
-    y = year - (month <= 2)
-    days = 365 * y + y // 4 - y // 100 + y // 400 + (153 * ((month + 9) % 12) + 2) // 5 + day - 719469
-    return ((days * 24 + hour) * 60 + minute) * 60.0 + second, ok
-
-
-_PLACES = np.zeros((14, 6))
-for _column, _places in enumerate(((0, 1, 2, 3), (4, 5), (6, 7), (8, 9), (10, 11), (12, 13))):
-    for _power, _place in enumerate(reversed(_places)):
-        _PLACES[_place, _column] = 10.0**_power
-
-
-def parse_times(texts: Sequence[str]) -> tuple[Floats, npt.NDArray[np.bool_], npt.NDArray[np.int8]]:
-    """parse_time of each text: seconds, whether they are on the wall clock, and the problem. Shapes (n,)."""
-    seconds, local, problem = (
-        np.full(len(texts), NAN),
-        np.zeros(len(texts), bool),
-        np.zeros(len(texts), np.int8),
-    )
-    for i, text in enumerate(texts):
-        try:
-            seconds[i], local[i] = parse_time(text)
-        except ValueError as e:
-            problem[i] = next(k for k, v in TIME_PROBLEM.items() if v == e.args[0])
-    return seconds, local, problem
 
 
 # ---- durations ----
@@ -278,7 +113,9 @@ class Tres:
 
 
 def gpus_of(untyped: Count, typed: dict[str, float]) -> tuple[Count, str]:
-    """GPUs and their type: the untyped count where there is one, else the sum of the typed ones; never both."""
+    """GPUs and their type: the untyped count where there is one, else the sum of the typed ones; never
+    both.
+    """
     total = untyped if not math.isnan(untyped) else sum(typed.values()) if typed else NAN
     if not math.isnan(total) and (total != int(total) or not 0 <= total <= MOST_GPUS):
         raise ValueError("not a number of GPUs")
@@ -311,7 +148,8 @@ def parse_tres(text: str) -> Tres:
 
 
 def parse_gres(text: str) -> tuple[Count, str, bool]:
-    """GPUs of a GRES list (`gpu:2`, `gpu:a100:2(S:0-1)`, `PER_JOB:gpu:8`, `gres/gpu:4`): count, type, whether per node.
+    """GPUs of a GRES list (`gpu:2`, `gpu:a100:2(S:0-1)`, `PER_JOB:gpu:8`, `gres/gpu:4`): count, type,
+    whether per node.
 
     0 for a list without a GPU; NaN for an empty text. Raises ValueError.
     """
@@ -342,9 +180,10 @@ def parse_gres(text: str) -> tuple[Count, str, bool]:
 # ---- words ----
 
 _SHORT_STATES = {
-    "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "DL": "DEADLINE", "F": "FAILED", "NF": "NODE_FAIL",
-    "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED", "R": "RUNNING", "RQ": "REQUEUED", "RS": "RESIZING",
-    "RV": "REVOKED", "S": "SUSPENDED", "TO": "TIMEOUT", "SE": "SPECIAL_EXIT", "ST": "STOPPED",
+    "BF": "BOOT_FAIL", "CA": "CANCELLED", "CD": "COMPLETED", "DL": "DEADLINE", "F": "FAILED",
+    "NF": "NODE_FAIL", "OOM": "OUT_OF_MEMORY", "PD": "PENDING", "PR": "PREEMPTED", "R": "RUNNING",
+    "RQ": "REQUEUED", "RS": "RESIZING", "RV": "REVOKED", "S": "SUSPENDED", "TO": "TIMEOUT",
+    "SE": "SPECIAL_EXIT", "ST": "STOPPED",
 }  # fmt: skip
 _ALIASES = {
     "COMPLETING": "RUNNING", "CONFIGURING": "RUNNING", "STAGE_OUT": "RUNNING", "SIGNALING": "RUNNING",
