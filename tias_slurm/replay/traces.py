@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.replay.workload import COLUMNS, InputError, Refusals, Workload, printable
-from tias_slurm.slurm.files import Progress, label, line_blocks, peek
+from tias_slurm.slurm.files import ROOM, LineBlock, Progress, label, line_blocks, peek
 
 REQUIRED: Final = ("job_id", "submit_time", "duration", "num_gpu")
 OPTIONAL: Final = ("deadline", "user", "partition", "time_limit", "best_effort", "num_cpu")
@@ -145,7 +145,7 @@ def _csv_rows(
     delimiter = ","
     relative = names["deadline"].startswith("+")
     for block in line_blocks(path, progress):
-        for i, text in enumerate(block.lines):
+        for i, text in enumerate(_texts(block)):
             if not text.strip():
                 continue
             if not header:
@@ -224,12 +224,18 @@ def _csv_job(row: dict[str, str], unit: float, relative: bool) -> _Job:
     return job
 
 
+def _texts(block: LineBlock) -> list[str]:
+    """The lines of a block without their line breaks; bytes that are not UTF-8 are replaced."""
+    data = block.data[: len(block.data) - ROOM]
+    return [line.rstrip("\r") for line in data.decode("utf-8", "replace").split("\n")[:-1]]
+
+
 def _swf_rows(
     path: str, names: dict[str, str], unit: float, work: Workload, progress: Progress | None
 ) -> Rows:
     del names  # SWF has places, no names
     for block in line_blocks(path, progress):
-        for line, text in enumerate(block.lines, block.first):
+        for line, text in enumerate(_texts(block), block.first):
             fields = text.split()
             if not fields or fields[0].startswith(";"):
                 continue

@@ -1,0 +1,156 @@
+"""What a live adapter gives and takes: the queue as columns, facts of the site, single writes.
+
+Two adapters speak this: `slurm.pyslurm_adapter` (fast, in a worker process) and `slurm.commands` (squeue,
+scontrol, sprio). Everything above them, from `slurm.observer` on, cannot tell which one it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from tias_slurm.jobs import Bools, Floats, Ints
+
+# scontrol(1): a priority of 0xffffffff is "unpinned"; nice and site factor lie in +/-NICE_MAX
+PRIORITY_UNKNOWN = -1
+NICE_UNKNOWN = -(2**63)
+
+Texts = list[str]
+Field = Literal["nice", "priority", "site_factor"]
+
+
+@dataclass(frozen=True)
+class RawTable:
+    """All jobs that the controller knows, finished ones of the last MinJobAge included. Length n each."""
+
+    time: float  # the controller's clock when it answered, epoch s
+    job_id: Ints  # numeric id of the record, ascending, unique
+    array_id: Ints  # ArrayJobId; 0: no array
+    array_task: Texts  # "3", "5-9" for a pending remainder; "": no array
+    het_id: Ints  # id of the leader; 0: no het job
+    het_offset: Ints  # 0: the leader
+    user: Texts
+    account: Texts
+    qos: Texts
+    partition: Texts  # a comma list while pending in several
+    state: Texts  # base state, as squeue(1) names them: PENDING, RUNNING, ...
+    flags: Texts  # comma list of state flags: COMPLETING, CONFIGURING, SPECIAL_EXIT, ...; "": none
+    reason: Texts  # squeue(1) "JOB REASON CODES"; "None": none
+    submit: Floats  # epoch s; NaN where unknown, likewise below
+    eligible: Floats
+    start: Floats  # of a pending job the forecast
+    end: Floats
+    suspended_s: Floats  # seconds that the current run was suspended
+    time_limit_s: Floats  # inf: unlimited
+    priority: Ints  # 0: held; PRIORITY_UNKNOWN
+    nice: Ints  # NICE_UNKNOWN where it could not be read
+    gpus: Ints  # whole GPUs of all types, of the whole job; typed and untyped never added together
+    gpu_type: Texts  # "": untyped or several
+    cpus: Ints
+    mem_mb: Floats  # of the whole job
+    nodes: Ints  # node count asked for or held
+    node_list: Texts  # nodes held; "" while waiting
+    requeue: Bools  # Requeue=1
+    batch: Bools
+    restarts: Ints
+    comment: Texts  # invalid bytes replaced
+    native_deadline: Floats
+    cron: Bools  # a scrontab job
+    refused: int = 0  # records that could not be read at all, left out
+
+    def __len__(self) -> int:
+        return len(self.job_id)
+
+
+@dataclass(frozen=True)
+class RawNodes:
+    """The nodes. Length N each."""
+
+    name: Texts
+    state: Texts  # base state and flags: "IDLE+DRAIN"
+    gpus: Ints
+    gpus_used: Ints
+    cpus: Ints
+    cpus_used: Ints
+    mem_mb: Floats
+    mem_used_mb: Floats
+    partitions: list[frozenset[str]]
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What `scontrol show config` says that the daemon depends on. Texts as Slurm prints them."""
+
+    version: str  # "26.05.5"
+    cluster: str
+    priority_type: str
+    priority_flags: str
+    priority_weights: dict[str, int]  # Age, Assoc, Fairshare, JobSize, Partition, QOS; TRES weights summed
+    site_factor_plugin: str
+    scheduler_parameters: str
+    slurmctld_parameters: str
+    preempt_type: str
+    preempt_mode: str
+    private_data: str
+    accounting_store_flags: str
+    slurm_user: str
+    state_save_location: str
+    min_job_age_s: int
+    message_timeout_s: int
+
+
+# what became of one write
+Result = Literal[
+    "ok",
+    "gone",  # ended, or no such job: drop it
+    "refused",  # this job cannot have it (held, job_submit.lua, ...): remember, do not try again
+    "no rights",  # nobody can be written: stop writing, tell the administrator
+    "retry",  # the controller did not answer: later
+]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """Result, and the controller's own words."""
+
+    result: Result
+    message: str = ""
+    code: int = 0  # Slurm's errno; 0 where there is none
+
+
+class Adapter(Protocol):
+    """A way to a running slurmctld. Every call is bounded in time and raises AdapterError, nothing else."""
+
+    name: str
+
+    def jobs(self) -> RawTable:
+        """The queue, one RPC."""
+
+    def nodes(self) -> RawNodes:
+        """The nodes, one RPC."""
+
+    def facts(self) -> SiteFacts:
+        """The controller's configuration."""
+
+    def site_factors(self) -> dict[int, int]:
+        """Site factor of each pending job, by job id; only sprio(1) knows it."""
+
+    def write(self, job_id: int, field: Field, value: int) -> WriteResult:
+        """Set one field of one record. Zero is really sent; values are clamped to what Slurm takes."""
+
+    def unpin(self, job_id: int) -> WriteResult:
+        """Undo an explicit priority of a pending job that is not held; Slurm also sets its nice to 0."""
+
+    def requeue(self, job_id: int) -> WriteResult:
+        """Requeue a running batch job; one that has ended in the meantime is left alone ("gone")."""
+
+    def close(self) -> None:
+        """Give up what it holds; safe to call twice."""
+
+
+class AdapterError(Exception):
+    """The controller could not be asked. One line; `retry` says whether waiting may help."""
+
+    def __init__(self, message: str, *, retry: bool) -> None:
+        super().__init__(message)
+        self.retry = retry
