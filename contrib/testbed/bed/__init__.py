@@ -1,0 +1,1 @@
+"""The test bed: a whole Slurm cluster on one Debian machine. Standard library only."""
