@@ -113,6 +113,8 @@ def read_history(
         reader.left_out["earlier runs, joined"] += len(records) - len(jobs.last)
     if not len(jobs.last):
         raise InputError(_nothing(reader, [files.label(p) for p in paths]))
+    place = {files.label(p): i for i, p in enumerate(paths)}
+    reader.refused.examples.sort(key=lambda r: (place[r.file], r.line))
     table = _table(records, jobs)
     notes = _notes(reader, table, records, jobs, twice)
     return Workload(table, False, len(paths), reader.rows, reader.refused, +reader.left_out, notes)

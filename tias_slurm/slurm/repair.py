@@ -5,8 +5,8 @@ sacct escapes nothing, so a job name or comment with a delimiter or a line break
 header says how many fields a record has. The rules:
 
 * a line with as many fields as the header is a record;
-* with fewer, it is joined with the lines after it, if each break falls in a free-text column and the whole
-  has the right number of fields, each of its type; a line with as many fields as the header, or that
+* with fewer, it is joined with the lines after it, if the whole has the right number of fields,
+  each of its type; a line with as many fields as the header, or that
   begins a record, is never taken in;
 * with fewer, and not the beginning of a record, after a record whose last column is free text: more of
   that text;
@@ -187,7 +187,8 @@ class Assembler:
         """Join line i with those after it to one record: (fields or None, the next line to look at)."""
         parts, size = list(rows[i]), 0
         j = i + 1
-        while j < min(end, i + MOST_LINES) and len(parts) - 1 in self.layout.free and size < MAX_LINE:
+        text_from = min(self.layout.free, default=end)  # a break before it is none in a text
+        while j < min(end, i + MOST_LINES) and len(parts) > text_from and size < MAX_LINE:
             following = rows[j]
             if self._whole(following) or (len(following) > 1 and self.layout.begins(following)):
                 break

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 NAN = math.nan
 # What Slurm stores where it has no number (NO_VAL, INFINITE, in 32 and 64 bits).
-NO_VALUE = frozenset({4294967294, 4294967295, 18446744073709551614, 18446744073709551615})
+NO_VALUE = frozenset({2**32 - 2, 2**32 - 1, 2**64 - 2, 2**64 - 1, 2**64})  # 2**64: as a float has them
 ABSENT = frozenset({"", "unknown", "none", "n/a", "invalid", "(null)", "null", "nan", "nat"})
 LAST_TIME = 1e11  # a number beyond is no time in seconds (milliseconds, ids)
 
