@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sacct_rows import BERLIN, COLUMNS, conserved, read, record, text, write
 
 from tias_slurm.replay.workload import InputError
-from tias_slurm.slurm import files
+from tias_slurm.slurm import files, repair
 from tias_slurm.slurm.history import read_history
 
 PLAIN = [record(JobID=str(100 + i), ElapsedRaw=3600, Comment=f"deadline=+{i}h") for i in range(5)]
@@ -174,6 +174,17 @@ def test_line_that_is_too_long_is_refused_alone(tmp_path: Path, monkeypatch: pyt
         assert work.jobs["job_id"].tolist() == ["100", "101", "102", "103", "104"]
         assert [r.line for r in work.refused.examples] == [3]
         assert "longer than" in work.refused.examples[0].reason
+
+
+def test_torn_records_across_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without one whole line near the end of a block, it still ends between two records."""
+    monkeypatch.setattr(files, "BLOCK", 2000)
+    monkeypatch.setattr(repair, "MOST_LINES", 7)
+    work = read(
+        tmp_path, text(*(record(JobID=str(i), JobName="a\nb", Comment="c\nd") for i in range(1, 201)))
+    )
+    assert work.jobs["job_id"].tolist() == [str(i) for i in range(1, 201)]
+    assert not work.refused.total
 
 
 FIELD = st.text(st.sampled_from("ab |\n=\u00e9"), max_size=6)

@@ -25,9 +25,10 @@ from tias_slurm.jobs import Bools, Ints
 from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm.cells import Bytes, Cells
 from tias_slurm.slurm.fields import SUBMIT_COMMANDS, USED, Layout
-from tias_slurm.slurm.files import MAX_LINE, LineBlock
+from tias_slurm.slurm.files import MAX_LINE, ROOM, LineBlock
 
 MOST_LINES = 1000  # of one record
+MOST_HELD = 2 * MAX_LINE  # bytes
 MOST_SURPLUS = 5000  # delimiters in the text of one record
 
 CUT = "too few fields (cut line)"
@@ -121,13 +122,27 @@ class Assembler:
         return Cells(buffer, block.first + rows, spans)
 
     def _hold(self, block: LineBlock, odd: Bools, starts: Ints) -> int:
-        """Keep the last record for the next block, in which it may go on; returns its place."""
-        good = np.flatnonzero(~odd[-MOST_LINES:])
-        start = len(odd) - min(len(odd), MOST_LINES) + int(good[-1]) if len(good) else 0
-        if not len(good) and len(odd) > MOST_LINES:
-            return len(odd)  # so many odd lines in a row are no record
+        """Ask for the last record again with the next block, in which it may go on; returns where it
+        begins.
+        """
+        end = len(odd)
+        near = max(0, end - MOST_LINES)
+        good = np.flatnonzero(~odd[near:])
+        start = near + int(good[-1]) if len(good) else self._last_begin(block, near, end, starts)
+        if len(block.data) - starts[start] > MOST_HELD:
+            return end
         block.again = int(starts[start]), start
         return start
+
+    def _last_begin(self, block: LineBlock, near: int, end: int, starts: Ints) -> int:
+        """The last line, of those from near on, that looks like the begin of a record; else near."""
+        stops = [*starts[near + 1 : end].tolist(), len(block.data) - ROOM]
+        for i in range(end - 1, near, -1):
+            line = block.data[starts[i] : stops[i - near] - 1]
+            row = line.decode("utf-8", "replace").split(self.layout.delimiter)
+            if len(row) > 1 and self.layout.begins(row):
+                return i
+        return near
 
     def _whole(self, row: Row) -> bool:
         return len(row) == self._want and (not self.layout.trailing or not row[-1])
@@ -203,7 +218,7 @@ class Assembler:
                 break
         # Refused. What can only be more of the same text goes with it.
         at = i + 1
-        while at < end and len(rows[at]) < self._want:
+        while at < min(end, i + MOST_LINES) and len(rows[at]) < self._want:
             begins = self.layout.begins(rows[at])
             if begins or (begins is None and len(rows[at]) > 1):
                 break

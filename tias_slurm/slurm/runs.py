@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import pandas as pd
 
-from tias_slurm.jobs import Floats, Ints
+from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.slurm.records import Records
 
 REQUEUED_FROM = frozenset(
@@ -72,15 +72,19 @@ def drop_repeats(r: Records, left_out: Counter[str]) -> Records:
     """Keep one record of those that tell of the same run: of equal ones the first, else what was known
     last.
     """
+    equal = _equal_rows(r)
+    if equal.any():
+        left_out["duplicate rows"] += int(equal.sum())
+        r = r.take(~equal)
     drop: set[int] = set()
-    content = [f.name for f in fields(Records)]
+    columns = [getattr(r, f.name) for f in fields(Records)]
     for group in _groups(r, r.submit):
         kept: list[int] = []
         for i in sorted(group):
             for place, k in enumerate(kept):
                 if not _told_again(r, k, i):
                     continue
-                if all(_equal(getattr(r, x)[k], getattr(r, x)[i]) for x in content):
+                if all(_equal(column[k], column[i]) for column in columns):
                     left_out["duplicate rows"] += 1
                     drop.add(i)
                 else:
@@ -97,6 +101,25 @@ def drop_repeats(r: Records, left_out: Counter[str]) -> Records:
     keep = np.ones(len(r), bool)
     keep[list(drop)] = False
     return r.take(keep)
+
+
+def _equal_rows(r: Records) -> Bools:
+    """Which rows say the same as another of their key, Submit and Start that stands before them, shape
+    (n,).
+    """
+    equal = np.zeros(len(r), bool)
+    groups = _groups(r, r.submit)
+    if not groups:
+        return equal
+    order = np.array([i for group in groups for i in group])
+    before, row = order[:-1], order[1:]
+    same = r.key[before] == r.key[row]
+    for f in fields(Records):
+        column = getattr(r, f.name)
+        a, b = column[before], column[row]
+        same &= (a == b) | ((a != a) & (b != b))
+    equal[row[same]] = True
+    return equal
 
 
 def _equal(a: object, b: object) -> bool:
