@@ -75,7 +75,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the command; exit status 0, 1 after a line that tells the failure, or that of the command inside."""
+    """Run the command; exit status 0, 1 after a line that tells the failure, or that of the inner command."""
     args = parser().parse_args(words)
     try:
         if os.geteuid() != 0:

@@ -18,10 +18,11 @@ from bed.errors import TestbedError
 from bed.layout import CHECKOUT, Layout
 from bed.mounts import remove_tree
 from bed.proc import locked, say, step
+from bed.pyslurm import INNER_PYSLURM, ensure_pyslurm
 from bed.releases import RELEASES
 from bed.roots import ensure_root
 from bed.slurmconf import Settings, cgroup_conf, gres_conf, hosts, slurm_conf, slurmdbd_conf
-from bed.venvs import INNER, INNER_CHECKOUT, ensure_pyslurm, ensure_venv
+from bed.venvs import INNER, INNER_CHECKOUT, ensure_venv
 
 _FIRST_PORT, _LAST_PORT = 17000, 30000  # below the ports that Linux hands out by itself
 
@@ -43,19 +44,19 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
             )
         _remove(layout, settings.name, logs=True)
         root = ensure_root(layout, release)
-        wheels = [ensure_pyslurm(layout, release, root)] if pyslurm and release.pyslurm else []
-        venv = ensure_venv(layout, release, root, wheels)
+        venv = ensure_venv(layout, release, root)
+        built = ensure_pyslurm(layout, release, root, venv) if pyslurm and release.pyslurm else None
         try:
             with locked(layout.lock("ports")):
                 settings = _with_ports(layout, settings)
                 directory.mkdir(parents=True)
                 record = {"settings": dataclasses.asdict(settings), "root": str(root), "venv": str(venv)}
-                record["pyslurm"] = release.pyslurm if wheels else None
-                record["no_pyslurm"] = "" if wheels else release.no_pyslurm or "brought up with --no-pyslurm"
+                record["pyslurm"] = release.pyslurm if built else None
+                record["no_pyslurm"] = "" if built else release.no_pyslurm or "brought up with --no-pyslurm"
                 record["checkout"] = str(CHECKOUT)
                 (directory / "cluster.json").write_text(json.dumps(record))
             with step("namespaces, root and devices"):
-                _start(layout, settings, root, venv)
+                _start(layout, settings, root, venv, built)
                 namespace.wait_found(mark(layout, settings.name))
             cluster = Cluster(layout, settings.name)
             services.start_all(cluster)
@@ -67,7 +68,7 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
     say(f"{settings.name} is up: Slurm {settings.slurm}, {settings.nodes} nodes idle ({seconds:.0f} s)")
 
 
-def _start(layout: Layout, settings: Settings, root: Path, venv: Path) -> None:
+def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Path | None) -> None:
     directory = layout.cluster(settings.name)
     logs = layout.log(settings.name)
     logs.mkdir(parents=True, exist_ok=True)
@@ -103,6 +104,8 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path) -> None:
         [str(Path(__file__).with_name("reaper.py")), "/usr/local/lib/testbed/reaper.py", True],
         [str(Path(__file__).with_name("clock.py")), "/usr/local/lib/testbed/clock.py", True],
     ]
+    if built:
+        binds.append([str(built), INNER_PYSLURM, True])
     if (directory / "resolv.conf").exists():
         binds.append([str(directory / "resolv.conf"), "/etc/resolv.conf", True])
     spec: dict[str, Any] = {

@@ -15,7 +15,7 @@ DEFAULT_CACHE = "/var/cache/tias-slurm-testbed"
 
 @dataclass(frozen=True)
 class Layout:
-    """The cache: roots/, venvs/, wheels/ are kept; clusters/NAME/ is gone after down; log/, lock/."""
+    """The cache: roots/, venvs/, pyslurm/ are kept; clusters/NAME/ is gone after down; log/, lock/."""
 
     cache: Path
 
@@ -30,8 +30,8 @@ class Layout:
     def venv(self, suite: str, key: str) -> Path:
         return self.cache / "venvs" / f"{suite}-{key}"
 
-    def wheels(self, suite: str, key: str) -> Path:
-        return self.cache / "wheels" / f"{suite}-{key}"
+    def pyslurm(self, suite: str, key: str) -> Path:
+        return self.cache / "pyslurm" / f"{suite}-{key}"
 
     def log(self, name: str) -> Path:
         return self.cache / "log" / name

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bed.layout import CHECKOUT, Layout
+from bed.mounts import remove_tree
 from bed.proc import locked, step
 from bed.releases import Release
 from bed.roots import run_in_root
@@ -55,13 +56,14 @@ def requirement_texts() -> list[str]:
     return [daemon, tools]
 
 
-def ensure_venv(layout: Layout, release: Release, root: Path, wheels: Sequence[Path] = ()) -> Path:
+def ensure_venv(layout: Layout, release: Release, root: Path) -> Path:
     """The cached environment for a root and the present lock files, built if it is not there.
 
-    Mounted at /opt/tias. The project itself is not copied: a .pth file points at the checkout's place inside.
+    Mounted at /opt/tias. The project itself is not copied: a .pth file points at the checkout's place inside,
+    and at pyslurm's, which is mounted or not.
     """
     texts = requirement_texts()
-    parts = [str(_RECIPE), root.name, *texts, *(wheel.parent.name + wheel.name for wheel in wheels)]
+    parts = [str(_RECIPE), root.name, *texts]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     venv = layout.venv(release.suite, key)
     with locked(layout.lock(f"{release.suite}-venv"), "another testbed that installs Python packages"):
@@ -70,8 +72,6 @@ def ensure_venv(layout: Layout, release: Release, root: Path, wheels: Sequence[P
         log = layout.log(f"venv-{release.suite}.log")
         log.unlink(missing_ok=True)
         half = venv.with_name(f"{venv.name}.half")
-        from bed.mounts import remove_tree
-
         remove_tree(half)
         half.mkdir(parents=True)
         with step("Python packages: the project's own and the test tools'"):
@@ -84,12 +84,8 @@ def ensure_venv(layout: Layout, release: Release, root: Path, wheels: Sequence[P
                 (lock_dir / f"{index}.txt").write_text(text)
                 words = [*pip, "--require-hashes", "--only-binary=:all:", "-r", f"{INNER}/locks/{index}.txt"]
                 pip_in_root(layout, root, words, log, "installing Python packages", binds)
-            for wheel in wheels:
-                with_wheel = [*binds, (wheel.parent, "/wheels", True)]
-                words = [*pip, "--no-deps", f"/wheels/{wheel.name}"]
-                pip_in_root(layout, root, words, log, f"installing {wheel.name}", with_wheel)
             site = next((half / "lib").glob("python3*/site-packages"))
-            (site / "tias_slurm_checkout.pth").write_text(f"{INNER_CHECKOUT}\n")
+            (site / "tias_slurm_checkout.pth").write_text(f"{INNER_CHECKOUT}\n/opt/pyslurm\n")
             (half / "bin" / "tias-slurm").write_text(_COMMAND)
             (half / "bin" / "tias-slurm").chmod(0o755)
         half.rename(venv)
@@ -115,8 +111,3 @@ def pip_in_root(
         mounted.append((certificates.resolve(), "/run/host-certificates.crt", True))
         settings["PIP_CERT"] = "/run/host-certificates.crt"
     run_in_root(layout, root, argv, log, what, binds=mounted, env=settings, network=True)
-
-
-def ensure_pyslurm(layout: Layout, release: Release, root: Path) -> Path:
-    """The wheel of pyslurm built against this root's libslurm."""
-    raise NotImplementedError
