@@ -1,0 +1,209 @@
+"""The live adapter that speaks to slurmctld through squeue, scontrol and sprio."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from typing import Final
+
+from tias_slurm.levers import NICE_MAX
+from tias_slurm.replay.workload import printable
+from tias_slurm.slurm.command_parse import (
+    classify,
+    parse_config,
+    parse_nodes,
+    parse_site_factors,
+    unreachable,
+)
+from tias_slurm.slurm.command_queue import FIELDS, format_option, parse_queue, unknown_fields
+from tias_slurm.slurm.command_run import Runner
+from tias_slurm.slurm.live import (
+    PRIORITY_UNKNOWN,
+    AdapterError,
+    Field,
+    RawNodes,
+    RawTable,
+    SiteFacts,
+    WriteResult,
+)
+
+# scontrol(1): NO_VAL (0xfffffffe) and above mean something else, 0 holds a job
+PRIORITY_MAX: Final = 2**32 - 3
+_OPTION: Final = {"nice": "Nice", "priority": "Priority", "site_factor": "SiteFactor"}
+# clocks further apart than this differ; below it is the rounding of both to whole seconds and the way
+_SAME_CLOCK_S: Final = 2.0
+_CLOCK_AGE_S: Final = 600.0
+
+
+def clamped(field: Field, value: int) -> int:
+    """The value as Slurm takes it: nice and site factor +/-2147483645, priority 1..4294967293."""
+    low, high = (1, PRIORITY_MAX) if field == "priority" else (-NICE_MAX, NICE_MAX)
+    return min(max(value, low), high)
+
+
+class CommandsAdapter:
+    """Adapter by Slurm's own commands; each call is one process or two. See `live.Adapter`."""
+
+    name = "commands"
+
+    def __init__(self, timeout_s: float = 60.0, slurm_bin: str | None = None) -> None:
+        """`timeout_s`: for each command. `slurm_bin`: their directory; None: PATH. Raises AdapterError."""
+        self._runner = Runner(timeout_s, slurm_bin)
+        self._fields: list[str] = list(FIELDS)
+        self._spelt: dict[int, str] = {}
+        self._ahead: tuple[float, float] | None = (
+            None  # controller's clock minus ours; when that was measured
+        )
+
+    def jobs(self) -> RawTable:
+        """See Adapter. Two RPCs when the controller's clock has not been read for ten minutes.
+
+        `cron` is False where squeue does not tell it (24.11 and before); Slurm itself refuses to change such jobs.
+        """
+        table = self._queue(self._clock())
+        self._spelt = {
+            number: spelling(number, array, task, het, offset)
+            for number, array, task, het, offset in zip(
+                table.job_id.tolist(),
+                table.array_id.tolist(),
+                table.array_task,
+                table.het_id.tolist(),
+                table.het_offset.tolist(),
+                strict=True,
+            )
+            if number in (array, het)
+        }
+        return table
+
+    def nodes(self) -> RawNodes:
+        """See Adapter."""
+        return parse_nodes(_text(self._ask("scontrol", "--detail", "--oneliner", "--all", "show", "node")))
+
+    def facts(self) -> SiteFacts:
+        """See Adapter. Slurm prints PreemptMode's options that it added lately as UNKNOWN."""
+        begin = time.time()
+        text = _text(self._ask("scontrol", "show", "config"))
+        end = time.time()
+        try:
+            facts, stamp = parse_config(text)
+        except ValueError as error:
+            raise AdapterError(f"scontrol: {error}", retry=False) from None
+        ahead = 0.0 if math.isnan(stamp) else stamp + 0.5 - (begin + end) / 2
+        self._ahead = (ahead if abs(ahead) > _SAME_CLOCK_S + (end - begin) else 0.0, end)
+        return facts
+
+    def site_factors(self) -> dict[int, int]:
+        """See Adapter."""
+        return parse_site_factors(_text(self._ask("sprio", "--noheader", "--format=%i|%S")))
+
+    def write(self, job_id: int, field: Field, value: int) -> WriteResult:
+        """See Adapter."""
+        return self._tell(
+            "update", f"JobId={self._spelling(job_id)}", f"{_OPTION[field]}={clamped(field, value)}"
+        )
+
+    def unpin(self, job_id: int) -> WriteResult:
+        """See Adapter. Looks first: a release of a held job would start it."""
+        state, priority = self._state(job_id)
+        if state != "PENDING":
+            return WriteResult("gone", f"state {state or 'unknown'}, not pending")
+        if priority == 0:
+            return WriteResult("refused", "the job is held")
+        return self._tell("release", self._spelling(job_id))
+
+    def requeue(self, job_id: int) -> WriteResult:
+        """See Adapter. With `Incomplete` Slurm leaves alone what has ended; what became of it is looked up."""
+        before, _ = self._state(job_id)
+        if before not in ("RUNNING", "SUSPENDED"):
+            return WriteResult("gone", f"state {before or 'unknown'}, not running")
+        done = self._tell("requeue", "Incomplete", self._spelling(job_id, whole_het=True))
+        if done.result != "ok":
+            return done
+        after, _ = self._state(job_id)
+        return done if after == "PENDING" else WriteResult("gone", f"state {after or 'unknown'}")
+
+    def close(self) -> None:
+        """See Adapter. Nothing is held: every command has ended when its call returns."""
+
+    # ---- how it is done ----
+
+    def _queue(self, ahead: float, *more: str) -> RawTable:
+        """The queue, or what `more` options make of it."""
+        while True:
+            token = secrets.token_hex(8)
+            begin = time.time()
+            # without --array squeue shows waiting tasks that have records of their own as part of the common one
+            status, out, err = self._runner.run(
+                ("squeue", "--array", "--all", "--states=all", "--noheader", "--noconvert", "--sort=i",
+                 f"--Format={format_option(self._fields, token)}", *more)
+            )  # fmt: skip
+            end = time.time()
+            unknown = unknown_fields(err, self._fields)
+            if unknown:
+                self._fields = [name for name in self._fields if name not in unknown]
+                continue
+            if status:
+                raise _failed("squeue", status, err)
+            return parse_queue(out, token, begin, end, ahead, self._fields)
+
+    def _clock(self) -> float:
+        if self._ahead is None or abs(time.time() - self._ahead[1]) > _CLOCK_AGE_S:
+            self.facts()
+        return self._ahead[0] if self._ahead else 0.0
+
+    def _ask(self, *argv: str) -> bytes:
+        status, out, err = self._runner.run(argv)
+        if status:
+            raise _failed(argv[0], status, err)
+        return out
+
+    def _tell(self, *argv: str) -> WriteResult:
+        try:
+            status, out, err = self._runner.run(("scontrol", *argv))
+        except AdapterError as error:
+            if not error.retry:
+                raise
+            return WriteResult("retry", str(error))
+        words = printable(" ".join((err + " " + _text(out)).split()), 300)
+        if status == 0:
+            return WriteResult("ok", words)
+        return WriteResult(classify(words), words or f"exit status {status}")
+
+    def _spelling(self, job_id: int, whole_het: bool = False) -> str:
+        """The name by which scontrol means this record alone; Slurm requeues het jobs only as a whole."""
+        spelt = self._spelt.get(job_id, str(job_id))
+        return str(job_id) if whole_het and "+" in spelt else spelt
+
+    def _state(self, job_id: int) -> tuple[str, int]:
+        """Base state and priority of one record as they are now; a state of "" if there is no such record."""
+        try:
+            table = self._queue(0.0, f"--jobs={job_id}")
+        except AdapterError as error:
+            if classify(str(error)) == "gone":
+                return "", PRIORITY_UNKNOWN
+            raise
+        row = [i for i, number in enumerate(table.job_id.tolist()) if number == job_id]
+        return (table.state[row[0]], int(table.priority[row[0]])) if row else ("", PRIORITY_UNKNOWN)
+
+
+def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offset: int) -> str:
+    """The name by which scontrol(1) means one record alone.
+
+    A plain ArrayJobId means every task, and a plain leader every component. The tasks that still wait
+    together, all named, mean their common record without splitting it.
+    """
+    if array_id == job_id and array_task:
+        return f"{array_id}_[{array_task}]"
+    if het_id == job_id:
+        return f"{het_id}+{het_offset}"
+    return str(job_id)
+
+
+def _failed(command: str, status: int, err: str) -> AdapterError:
+    message = printable(" ".join(err.split()), 300) or f"exit status {status}"
+    return AdapterError(f"{command}: {message}", retry=unreachable(message))
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
