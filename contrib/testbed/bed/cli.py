@@ -95,7 +95,8 @@ def main(words: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, layout: Layout) -> int:
     if args.command == "up":
-        name = checked_name(args.name or f"slurm{args.slurm.replace('.', '')}")
+        default = os.environ.get("TIAS_TESTBED_NAME") or f"slurm{args.slurm.replace('.', '')}"
+        name = checked_name(args.name or default)
         settings = Settings(
             name=name,
             slurm=args.slurm,

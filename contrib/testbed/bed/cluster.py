@@ -77,7 +77,7 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
     files = {
         "slurm.conf": slurm_conf(settings),
         "gres.conf": gres_conf(settings),
-        "cgroup.conf": cgroup_conf(),
+        "cgroup.conf": cgroup_conf(settings),
     }
     for name, text in files.items():
         (etc / name).write_text(text)
@@ -230,7 +230,8 @@ class Cluster:
 
 
 def only_cluster(layout: Layout, name: str | None) -> str:
-    """The cluster meant: the one named, or the only one there is."""
+    """The cluster meant: the one named, else by TIAS_TESTBED_NAME, or the only one there is."""
+    name = name or os.environ.get("TIAS_TESTBED_NAME")
     if name:
         return name
     names = layout.clusters()

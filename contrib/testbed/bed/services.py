@@ -142,6 +142,7 @@ def start_all(cluster: Cluster) -> None:
     total = cluster.settings.nodes
     with step(f"{total} nodes idle"):
         for index in range(1, total + 1):
+            _directory(cluster, f"/var/spool/slurmd-n{index}", "root")
             launch(cluster, ["slurmd", "-N", f"n{index}"], "slurmd")
         wait_for(
             cluster,
@@ -165,6 +166,7 @@ def _start_mariadb(cluster: Cluster) -> None:
     _directory(cluster, "/run/mysqld", "mysql")
     words = ["setsid", "--fork", "mariadbd", "--user=mysql", "--skip-networking", f"--socket={_MYSQL_SOCKET}"]
     words += ["--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900", "--skip-log-bin"]
+    words.append("--loose-innodb-snapshot-isolation=OFF")  # slurmdbd cannot work with it; new in MariaDB 11
     launch(cluster, words, "mariadbd", clock=False)
     ping = ["mariadb-admin", f"--socket={_MYSQL_SOCKET}", "ping"]
     wait_for(cluster, lambda: answers(cluster, ping, False) is not None, "MariaDB", "mariadbd.out")

@@ -134,9 +134,9 @@ def gres_conf(s: Settings) -> str:
     return f"NodeName={node_range(1, s.nodes)} Name=gpu File={files}\n"
 
 
-def cgroup_conf() -> str:
-    """cgroup.conf(5): the sandbox has none to give."""
-    return "CgroupPlugin=disabled\n"
+def cgroup_conf(s: Settings) -> str:
+    """cgroup.conf(5): nothing here uses cgroups; 22.05 has no "disabled", and its v1 asks for none."""
+    return f"CgroupPlugin={'cgroup/v1' if s.slurm == '22.05' else 'disabled'}\n"
 
 
 def slurmdbd_conf(s: Settings) -> str:

@@ -37,6 +37,7 @@ from tias_slurm.cli import main
 
 sys.exit(main())
 """
+_PATHS = f"{INNER_CHECKOUT}\n/opt/pyslurm\n"
 
 
 def lock_entries(text: str, names: Sequence[str]) -> str:
@@ -63,7 +64,7 @@ def ensure_venv(layout: Layout, release: Release, root: Path) -> Path:
     and at pyslurm's, which is mounted or not.
     """
     texts = requirement_texts()
-    parts = [str(_RECIPE), root.name, *texts]
+    parts = [str(_RECIPE), root.name, _COMMAND, _PATHS, *texts]
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:12]
     venv = layout.venv(release.suite, key)
     with locked(layout.lock(f"{release.suite}-venv"), "another testbed that installs Python packages"):
@@ -85,7 +86,7 @@ def ensure_venv(layout: Layout, release: Release, root: Path) -> Path:
                 words = [*pip, "--require-hashes", "--only-binary=:all:", "-r", f"{INNER}/locks/{index}.txt"]
                 pip_in_root(layout, root, words, log, "installing Python packages", binds)
             site = next((half / "lib").glob("python3*/site-packages"))
-            (site / "tias_slurm_checkout.pth").write_text(f"{INNER_CHECKOUT}\n/opt/pyslurm\n")
+            (site / "tias_slurm_checkout.pth").write_text(_PATHS)
             (half / "bin" / "tias-slurm").write_text(_COMMAND)
             (half / "bin" / "tias-slurm").chmod(0o755)
         half.rename(venv)
