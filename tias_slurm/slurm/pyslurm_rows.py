@@ -1,0 +1,375 @@
+"""pyslurm's objects -> columns. Takes them as they come and imports nothing of pyslurm's.
+
+pyslurm 25.11: strings are decoded strictly, flags hide the base state, 0 becomes None, counts come twice.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from tias_slurm.jobs import Floats, Ints
+from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN
+from tias_slurm.slurm.pyslurm_pipe import Column
+
+# in the order of a row; times are epoch s, time_limit minutes
+ATTRIBUTES = (
+    "id",
+    "state",
+    "array_id",
+    "array_tasks_waiting",
+    "array_task_id",
+    "heterogeneous_id",
+    "heterogeneous_offset",
+    "user_id",
+    "account",
+    "qos",
+    "partition",
+    "state_reason",
+    "submit_time",
+    "eligible_time",
+    "start_time",
+    "end_time",
+    "suspend_time",
+    "pre_suspension_time",
+    "time_limit",
+    "priority",
+    "nice",
+    "tres",
+    "cpus",
+    "num_nodes",
+    "allocated_nodes",
+    "is_requeueable",
+    "is_batch_job",
+    "requeue_count",
+    "comment",
+    "deadline",
+    "is_cronjob",
+)
+AT = {name: place for place, name in enumerate(ATTRIBUTES)}
+_READ = attrgetter(*ATTRIBUTES)
+_STATE, _TRES = AT["state"], AT["tres"]
+_ID = attrgetter("id")
+# a record without these says nothing of use; the rest has a value for "unknown"
+_NEEDED = frozenset(
+    ("id", "state", "partition", "array_id", "heterogeneous_id", "cpus", "num_nodes", "is_cronjob")
+)
+_STATES = frozenset(
+    (
+        "PENDING",
+        "RUNNING",
+        "SUSPENDED",
+        "COMPLETED",
+        "CANCELLED",
+        "FAILED",
+        "TIMEOUT",
+        "NODE_FAIL",
+        "PREEMPTED",
+        "BOOT_FAIL",
+        "DEADLINE",
+        "OUT_OF_MEMORY",
+    )
+)
+_BY_REASON = {
+    "TimeLimit": "TIMEOUT",
+    "NodeDown": "NODE_FAIL",
+    "OutOfMemory": "OUT_OF_MEMORY",
+    "DeadLine": "DEADLINE",
+}
+_HELD_FLAGS = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
+
+
+class UnreadableError(Exception):
+    """A record that cannot be used."""
+
+
+def job_columns(
+    jobs: Iterable[Any], now: float, user_name: Callable[[int | None], str]
+) -> tuple[dict[str, Column], int, int]:
+    """Columns of a RawTable but for `time`; how many records were refused; how many texts were repaired."""
+    rows: list[Sequence[Any]] = []
+    refused = repaired = 0
+    states: list[str] = []
+    flags: list[str] = []
+    gpus: list[tuple[int, str]] = []
+    mem: list[float] = []
+    for job in sorted(jobs, key=_ID):
+        try:
+            row: Sequence[Any] = _READ(job)
+        except Exception:  # whatever a C extension may raise for one record must not cost the others
+            try:
+                row, count = slow_row(job)
+                repaired += count
+            except UnreadableError:
+                refused += 1
+                continue
+        state, tres, flag = row[_STATE], row[_TRES], ""
+        try:
+            if state not in _STATES:
+                state, flag = base_state(job, row, now)
+            if state not in ("PENDING", "RUNNING"):
+                tres = _held(job) or tres
+            taken = gpu_count(tres) if tres is not None else (0, "")
+            if not taken[0]:
+                taken = untracked_gpus(job, row)
+            memory = tres.mem if tres is not None else None
+            amount = float(memory.count) if memory is not None else 0.0
+        except Exception:
+            refused += 1
+            continue
+        rows.append(row)
+        states.append(state)
+        flags.append(flag)
+        gpus.append(taken)
+        mem.append(amount)
+    columns = _columns(rows, states, flags, now, user_name)
+    columns["gpus"] = np.array([count for count, _ in gpus], dtype=np.int64)
+    columns["gpu_type"] = [kind for _, kind in gpus]
+    columns["mem_mb"] = np.array(mem, dtype=np.float64)
+    return columns, refused, repaired
+
+
+def slow_row(job: Any) -> tuple[list[Any], int]:
+    """The same row, each attribute guarded; how many texts had bytes that are not UTF-8. UnreadableError."""
+    row: list[Any] = []
+    repaired = 0
+    for name in ATTRIBUTES:
+        try:
+            row.append(getattr(job, name))
+        except UnicodeDecodeError as error:
+            # the exception holds the bytes that pyslurm could not decode
+            row.append(bytes(error.object).decode("utf-8", "replace"))
+            repaired += 1
+        except Exception:
+            if name in _NEEDED:
+                raise UnreadableError(name) from None
+            row.append(None)
+    if row[AT["id"]] is None or row[AT["state"]] is None:
+        raise UnreadableError("id")
+    if row[AT["tres"]] is None:
+        row[AT["tres"]] = _held(job)
+    return row, repaired
+
+
+def _held(job: Any) -> Any:
+    for name in ("allocated_tres", "requested_tres"):
+        try:
+            tres = getattr(job, name)
+        except Exception:  # noqa: S112
+            continue
+        if tres is not None:
+            return tres
+    return None
+
+
+def gpu_count(tres: Any) -> tuple[int, str]:
+    """GPUs and their type. `gpu` counts all, `gpu:a100` those of a type: never added together."""
+    untyped = typed = 0
+    kinds = []
+    for gres in tres.gres.values():
+        name = gres.name
+        if name == "gpu":
+            untyped = gres.count
+        elif name.startswith("gpu:"):
+            typed += gres.count
+            kinds.append(name[4:])
+    return max(untyped, typed), kinds[0] if len(kinds) == 1 else ""
+
+
+def untracked_gpus(job: Any, row: Sequence[Any]) -> tuple[int, str]:
+    """GPUs of a site whose AccountingStorageTRES lacks gres/gpu: from what the job asked for."""
+    nodes, cpus = row[AT["num_nodes"]] or 1, row[AT["cpus"]] or 1
+    for name, times in (
+        ("tres_per_job", 1),
+        ("tres_per_node", nodes),
+        ("tres_per_task", job.ntasks or cpus),
+    ):
+        tres = getattr(job, name)
+        if tres is None:
+            continue
+        count, kind = gpu_count(tres)
+        if count:
+            return count * times, kind
+    return 0, ""
+
+
+def base_state(job: Any, row: Sequence[Any], now: float) -> tuple[str, str]:
+    """The base state behind a flag, and the flag: pyslurm shows one word, of the two the flag."""
+    flag, start, end = row[_STATE], row[AT["start_time"]], row[AT["end_time"]]
+    if flag in _STATES:
+        return flag, ""
+    if flag in _HELD_FLAGS or start is None or start > now:
+        return "PENDING", flag
+    if flag == "CONFIGURING":
+        return "RUNNING", flag
+    # run_time is 0 for whatever is pending: a requeued job keeps its last start until its nodes are clean
+    if end is not None and end > start and not job.run_time:
+        return "PENDING", flag
+    if flag not in ("COMPLETING", "STAGE_OUT", "REVOKED") and (end is None or end > now):
+        return "RUNNING", flag
+    reason = row[AT["state_reason"]]
+    if reason in _BY_REASON:
+        return _BY_REASON[reason], flag
+    if job.exit_code_signal or flag == "REVOKED":
+        return "CANCELLED", flag
+    return ("FAILED" if job.exit_code else "COMPLETED"), flag
+
+
+def _floats(values: Iterable[Any]) -> Floats:
+    return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
+
+
+def _ints(values: Iterable[Any], unknown: int = 0) -> Ints:
+    return np.array([v if isinstance(v, int) else unknown for v in values], dtype=np.int64)
+
+
+def _texts(values: Iterable[Any]) -> list[str]:
+    return [v or "" for v in values]
+
+
+def _columns(
+    rows: list[Sequence[Any]],
+    states: list[str],
+    flags: list[str],
+    now: float,
+    user_name: Callable[[Any], str],
+) -> dict[str, Column]:
+    by_name = dict(zip(ATTRIBUTES, zip(*rows, strict=True) if rows else [()] * len(ATTRIBUTES), strict=True))
+    array_id = _ints(by_name["array_id"])
+    het_id = _ints(by_name["heterogeneous_id"])
+    tasks = [
+        "" if not array else waiting or str(task or 0)  # task 0 comes as None
+        for array, waiting, task in zip(
+            by_name["array_id"], by_name["array_tasks_waiting"], by_name["array_task_id"], strict=True
+        )
+    ]
+    start, suspend = _floats(by_name["start_time"]), _floats(by_name["suspend_time"])
+    limits = by_name["time_limit"]
+    return {
+        "job_id": _ints(by_name["id"]),
+        "array_id": array_id,
+        "array_task": tasks,
+        "het_id": het_id,
+        # 0 comes as None and NO_VAL as a number: only a het job has an offset
+        "het_offset": np.where(het_id > 0, _ints(by_name["heterogeneous_offset"]), 0),
+        "user": [user_name(uid) for uid in by_name["user_id"]],
+        "account": _texts(by_name["account"]),
+        "qos": _texts(by_name["qos"]),
+        "partition": _texts(by_name["partition"]),
+        "state": states,
+        "flags": flags,
+        "reason": [v or "None" for v in by_name["state_reason"]],
+        "submit": _floats(by_name["submit_time"]),
+        "eligible": _floats(by_name["eligible_time"]),
+        "start": start,
+        "end": _floats(by_name["end_time"]),
+        "suspended_s": _suspended(states, start, suspend, by_name["pre_suspension_time"], now),
+        # None stands for unlimited too
+        "time_limit_s": np.array(
+            [v * 60.0 if isinstance(v, int) else math.inf for v in limits], dtype=np.float64
+        ),
+        "priority": _ints(by_name["priority"], PRIORITY_UNKNOWN),  # "UNLIMITED", None
+        "nice": _ints(by_name["nice"], NICE_UNKNOWN),
+        "cpus": _ints(by_name["cpus"]),
+        "nodes": _ints(by_name["num_nodes"]),
+        "node_list": _texts(by_name["allocated_nodes"]),
+        "requeue": np.array(by_name["is_requeueable"], dtype=np.bool_),
+        "batch": np.array(by_name["is_batch_job"], dtype=np.bool_),
+        "restarts": _ints(by_name["requeue_count"]),
+        "comment": _texts(by_name["comment"]),
+        "native_deadline": _floats(by_name["deadline"]),
+        "cron": np.array(by_name["is_cronjob"], dtype=np.bool_),
+    }
+
+
+def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[Any], now: float) -> Floats:
+    """Seconds suspended; `suspend`: when it was last suspended or resumed, `ran`: what it had run by then."""
+    before = _floats(0 if v is None else v for v in ran)
+    paused = np.array([state == "SUSPENDED" for state in states], dtype=np.bool_)
+    waits = np.array([state == "PENDING" for state in states], dtype=np.bool_)
+    until = np.where(paused, now, suspend)
+    seconds = np.where(np.isnan(suspend) | waits, 0.0, until - start - before)
+    return np.asarray(np.maximum(np.nan_to_num(seconds), 0.0), dtype=np.float64)
+
+
+def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
+    """Columns of RawNodes, by name; partitions as a comma list."""
+    rows = []
+    for node in nodes:
+        try:
+            rows.append(
+                (
+                    node.name,
+                    node.state or "UNKNOWN",
+                    _gres_gpus(node.configured_gres),
+                    _gres_gpus(node.allocated_gres),
+                    node.effective_cpus or node.total_cpus,
+                    node.allocated_cpus,
+                    float(node.real_memory or 0),
+                    float(node.allocated_memory or 0),
+                    ",".join(node.partitions or []),
+                )
+            )
+        except Exception:  # noqa: S112  # a node that cannot be read is one that cannot be planned with
+            continue
+    names = ("name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions")
+    columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
+    made: dict[str, Column] = {
+        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used")
+    }
+    made |= {name: _floats(columns[name]) for name in ("mem_mb", "mem_used_mb")}
+    made |= {name: list(columns[name]) for name in ("name", "state", "partitions")}
+    return made
+
+
+def _gres_gpus(gres: Any) -> int:
+    """GPUs of `{"gpu": 8}` or `{"gpu:a100": 8}`; where both are there, the first counts all."""
+    untyped = typed = 0
+    for name, count in (gres or {}).items():
+        if name == "gpu":
+            untyped = int(count)
+        elif name.startswith("gpu:"):
+            typed += int(count)
+    return max(untyped, typed)
+
+
+def facts(config: Any) -> dict[str, Any]:
+    """SiteFacts as a dict; texts as scontrol prints them, but "" for its (null)."""
+
+    def listed(values: Iterable[str]) -> str:
+        return ",".join(values)
+
+    def options(values: Any) -> str:
+        return ",".join(k if v is True else f"{k}={v}" for k, v in (values or {}).items())
+
+    tres = (config.priority_weight_tres or {}).values()
+    return {
+        "version": config.version or "",
+        "cluster": config.cluster_name or "",
+        "priority_type": config.priority_type or "",
+        "priority_flags": listed(config.priority_flags),
+        "priority_weights": {
+            "Age": int(config.priority_weight_age or 0),
+            "Assoc": int(config.priority_weight_assoc or 0),
+            "Fairshare": int(config.priority_weight_fair_share or 0),
+            "JobSize": int(config.priority_weight_job_size or 0),
+            "Partition": int(config.priority_weight_partition or 0),
+            "QOS": int(config.priority_weight_qos or 0),
+            "TRES": sum(int(float(value)) for value in tres),
+        },
+        "site_factor_plugin": config.priority_site_factor_plugin or "",
+        "scheduler_parameters": options(config.scheduler_parameters),
+        "slurmctld_parameters": options(config.slurmctld_parameters),
+        "preempt_type": config.preempt_type or "",
+        "preempt_mode": config.preempt_mode or "",
+        "private_data": listed(config.private_data) or "none",
+        "accounting_store_flags": listed(config.accounting_store_flags).lower(),
+        "slurm_user": config.slurm_user_name or "",
+        "state_save_location": config.state_save_location or "",
+        "min_job_age_s": int(config.min_job_age or 0),
+        "message_timeout_s": int(config.message_timeout or 0),
+    }

@@ -1,0 +1,146 @@
+"""The process that talks to libslurm through pyslurm, and nothing else does: `-m` this, two descriptors.
+
+An RPC holds the interpreter, may wait for ever, and libslurm ends the process where it sees fit, so all of
+it happens here and the daemon watches from outside (`slurm.pyslurm_adapter`). pyslurm is GPL-2.0-only and
+optional: no other module imports it. Standard output is not the pipe, since pyslurm prints on it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pwd
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows
+from tias_slurm.slurm.pyslurm_pipe import Column
+
+_INFINITE = 0xFFFFFFFF  # as a priority: no explicit one, scontrol(1) release
+_NAMES_S = 600.0  # how long a user's name is believed
+
+Answer = tuple[dict[str, Any], dict[str, Column]]
+
+
+class Worker:
+    """Carries out requests, one after the other."""
+
+    def __init__(self, pyslurm: Any) -> None:
+        self._slurm = pyslurm
+        self._results = pyslurm_errors.by_number(lambda name, usual: int(getattr(pyslurm, name, usual)))
+        self._names: dict[int, str] = {}
+        self._names_since = time.monotonic()
+        self._calls: dict[str, Callable[..., Answer]] = {
+            "jobs": self.jobs,
+            "nodes": self.nodes,
+            "facts": self.facts,
+            "write": self.write,
+            "unpin": self.unpin,
+            "state": self.state,
+        }
+
+    def answer(self, request: Mapping[str, Any]) -> Answer:
+        """The answer to one request: `ok`, or `error` with `code` and what it means."""
+        try:
+            return self._calls[request["call"]](**request.get("with", {}))
+        except self._slurm.RPCError as error:
+            code = int(error.errno or 0)
+            result = pyslurm_errors.result_of(code, self._results)
+            return {"ok": False, "code": code, "result": result, "message": str(error)}, {}
+        except Exception as error:  # a fault of ours or of pyslurm's must not end the worker
+            message = f"{type(error).__name__}: {error}"
+            return {"ok": False, "code": 0, "result": "retry", "message": message, "fault": True}, {}
+
+    def jobs(self) -> Answer:
+        """All jobs, as columns."""
+        loaded = self._slurm.Jobs.load()
+        now = self._controller_time()
+        columns, refused, repaired = pyslurm_rows.job_columns(loaded.values(), now, self._user_name)
+        return {"ok": True, "time": now, "refused": refused, "repaired": repaired}, columns
+
+    def _controller_time(self) -> float:
+        """The controller's clock, whole seconds, unless ours says the same and more finely."""
+        told = self._slurm.slurmctld.Statistics.load().request_time
+        here = time.time()
+        return here if told is None or -1.0 <= here - told <= 2.0 else float(told)
+
+    def _user_name(self, uid: int | None) -> str:
+        if uid is None:
+            return ""
+        if time.monotonic() - self._names_since > _NAMES_S:
+            self._names.clear()
+            self._names_since = time.monotonic()
+        name = self._names.get(uid)
+        if name is None:
+            try:
+                name = pwd.getpwuid(uid).pw_name
+            except KeyError:
+                name = str(uid)
+            self._names[uid] = name
+        return name
+
+    def nodes(self) -> Answer:
+        """All nodes, as columns. `tracked`: whether they say how many of their GPUs are in use."""
+        tracked = "gres/gpu" in self._slurm.slurmctld.Config.load().accounting_storage_tres
+        return {"ok": True, "tracked": tracked}, pyslurm_rows.node_columns(self._slurm.Nodes.load().values())
+
+    def facts(self) -> Answer:
+        """The controller's configuration, by the names of SiteFacts."""
+        return {"ok": True, "facts": pyslurm_rows.facts(self._slurm.slurmctld.Config.load())}, {}
+
+    def write(self, job_id: int, field: str, value: int) -> Answer:
+        """One field of one record; the value lies in Slurm's range."""
+        if field == "priority":
+            changes = self._slurm.JobSubmitDescription(priority=value)
+        elif field in ("nice", "site_factor"):
+            # as text: pyslurm drops a number that is zero
+            changes = self._slurm.JobSubmitDescription(**{field: str(value)})
+        else:
+            raise ValueError(f"no such field: {field}")
+        self._slurm.Job(job_id).modify(changes)
+        return {"ok": True}, {}
+
+    def state(self, job_id: int) -> Answer:
+        """Base state of one record, "" if it is not there any more; `held` for a priority of 0."""
+        job = self._slurm.Job.load(job_id)
+        # the reply for the id of an array may begin with any of its tasks
+        if job.id != job_id:
+            return {"ok": True, "state": "", "held": False}, {}
+        row, _ = pyslurm_rows.slow_row(job)
+        state = pyslurm_rows.base_state(job, row, time.time())[0]
+        return {"ok": True, "state": state, "held": job.priority in (0, None)}, {}
+
+    def unpin(self, job_id: int) -> Answer:
+        """Priority back to Slurm. On a held job this would be a release, so it is looked at right before."""
+        seen, _ = self.state(job_id)
+        if seen["state"] != "PENDING":
+            message = f"state {seen['state'] or 'unknown'}, not pending"
+            return {"ok": False, "code": 0, "result": "gone", "message": message}, {}
+        if seen["held"]:
+            return {"ok": False, "code": 0, "result": "refused", "message": "the job is held"}, {}
+        self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(priority=_INFINITE))
+        return {"ok": True}, {}
+
+
+def main() -> None:
+    """Serve requests until the other side closes the pipe."""
+    requests, answers = int(sys.argv[1]), int(sys.argv[2])
+    # may end this process, after up to a minute: no exception tells that there is no slurm.conf
+    pyslurm = importlib.import_module("pyslurm")
+    worker = Worker(pyslurm)
+    hello = {"ok": True, "pyslurm": str(pyslurm.__version__), "numpy": np.__version__}
+    try:
+        pyslurm_pipe.write(answers, pyslurm_pipe.pack(hello, {}))
+        while True:
+            request, _ = pyslurm_pipe.read(requests, None)
+            header, columns = worker.answer(request)
+            pyslurm_pipe.write(answers, pyslurm_pipe.pack({**header, "id": request.get("id")}, columns))
+    except pyslurm_pipe.PipeError:
+        return
+
+
+if __name__ == "__main__":
+    main()
