@@ -113,72 +113,76 @@ def _leading_int(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-# ---- refusals: the controller's words, from slurm_errno.c of the releases that we support ----
+# ---- refusals, in the words of slurm_strerror(3); all were seen on 22.05, 24.11 and 26.05 but those marked ----
 
-_WORDS: Final[tuple[tuple[Result, tuple[str, ...]], ...]] = (
-    (
-        "retry",
-        (
-            "Unable to contact slurm controller",
-            "Socket timed out",
-            "Connection refused",
-            "Connection timed out",
-            "slurm backend controller in standby mode",
-            "in standby mode",
-            "Slurm temporarily unable to accept",
-            "Zero Bytes were transmitted or received",
-            "Message receive failure",
-            "Communication connection failure",
-            "Header lengths are longer than data received",
-            "Insane message length",
-            "Unspecified error",
-            "Resource temporarily unavailable",
-            "Transport endpoint is not connected",
-            "try again later",
-        ),
-    ),
-    (
-        "no rights",
-        (
-            "Access/permission denied",
-            "Access denied",
-            "Invalid user id",
-            "User id is missing",
-            "Invalid authentication credential",
-            "Protocol authentication error",
-            "Invalid account or account/partition combination specified",
-        ),
-    ),
-    (
-        "gone",
-        (
-            "Invalid job id specified",
-            "Invalid Job id",
-            "Job/step already completing or completed",
-            "Job has already finished",
-            "Job is no longer pending execution",
-            "Job not running",
-            "Job is not running",
-            "Requested job is not running",
-        ),
-    ),
+_RETRY: Final = (
+    "unable to contact slurm controller",
+    "socket timed out",
+    "connection refused",  # not seen
+    "connection timed out",  # not seen
+    "standby mode",  # not seen, as the rest of these
+    "temporarily unable to accept",
+    "zero bytes were transmitted or received",
+    "receive failure",
+    "send failure",
+    "shutdown failure",
+    "communication connection failure",
+    "resource temporarily unavailable",
+    "transport endpoint is not connected",
+)
+_NO_RIGHTS: Final = (
+    "access/permission denied",
+    "invalid user id",  # of a job of somebody else's
+    "user id is missing",  # not seen
+    "authentication",  # not seen
+)
+_GONE: Final = (
+    "invalid job id specified",
+    "already finished",
+    "already completing or completed",  # not seen
+    "no longer pending execution",  # not seen
+    "not running",  # not seen
 )
 
 
 def classify(message: str) -> Result:
-    """What became of a write that scontrol says failed. Words that we do not know are a refusal: of this job,
-    by job_submit.lua for example."""
+    """What became of a write that failed, by what scontrol said.
+
+    Words that we do not know are a refusal of this job: job_submit.lua may say anything.
+    """
     low = message.lower()
-    for result, phrases in _WORDS:
-        if any(phrase.lower() in low for phrase in phrases):
-            return result
-    return "refused"
+    table: tuple[tuple[Result, tuple[str, ...]], ...] = (
+        ("retry", _RETRY),
+        ("no rights", _NO_RIGHTS),
+        ("gone", _GONE),
+    )
+    return next((result for result, words in table if any(w in low for w in words)), "refused")
 
 
-def unreachable(message: str) -> bool:
-    """Whether a query that failed may work later: everything but a broken configuration or missing rights."""
+_TASKS_SAID: Final = re.compile(r"^\d+_\[?([\d,-]+)\]?: (.*)$", re.MULTILINE | re.ASCII)
+
+
+def all_failed(said: str, tasks: str) -> bool:
+    """Whether an update of several tasks (`0-3,5`) that scontrol calls failed did so for each of them.
+
+    It also fails when only some do, those that ended since the queue was read; it says so line by line:
+    `12_[1]: Job has already finished`.
+    """
+    told = [(listed, why) for listed, why in _TASKS_SAID.findall(said)]
+    failed = sum(_count(listed) for listed, why in told if why.strip() != "No error")
+    return not told or failed >= _count(tasks)
+
+
+def _count(tasks: str) -> int:
+    total = 0
+    for low, high in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", tasks, re.ASCII):
+        total += int(high or low) - int(low) + 1
+    return total
+
+
+def may_pass(message: str) -> bool:
+    """Whether a query that failed may work later: not without rights, nor what it cannot do."""
     low = message.lower()
     return not any(
-        phrase in low
-        for phrase in ("configuration source", "fatal:", "access/permission denied", "access denied")
+        x in low for x in ("permission denied", "access denied", "supported priority plugin", "option")
     )

@@ -16,22 +16,26 @@ from tias_slurm.slurm.values import Memo, parse_count, parse_duration, parse_gre
 
 # squeue(1) "--Format". What users write freely comes last.
 FIELDS: Final = (
-    "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "SubmitTime", "EligibleTime",
-    "StartTime", "EndTime", "TimeUsed", "TimeLimit", "PriorityLong", "Nice", "NumNodes", "NumCPUs",
-    "NumTasks", "Requeue", "BatchFlag", "RestartCnt", "Deadline", "CronJob", "tres-alloc", "tres-per-job",
-    "tres-per-node", "tres-per-socket", "tres-per-task", "UserName", "Account", "QOS", "Partition",
-    "NodeList", "Reason", "Comment",
+    "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "SubmitTime",
+    "EligibleTime", "StartTime", "EndTime", "exit_code", "TimeUsed", "TimeLimit", "PriorityLong",
+    "Nice", "NumNodes", "NumCPUs", "NumTasks", "Requeue", "BatchFlag", "RestartCnt", "Deadline",
+    "CronJob", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
+    "UserName", "Account", "QOS", "Partition", "NodeList", "Reason", "Comment",
 )  # fmt: skip
 _BETWEEN: Final = "\x1f"
 _TASK: Final = FIELDS.index("ArrayTaskID")
 _NOTHING: Final = frozenset({"", "N/A", "(null)", "None", "NONE", "Unknown"})
-# What squeue prints for a job in a state with a flag is the flag alone; the base state below it, where one
-# follows. COMPLETING says nothing of the base state and is looked at below.
+# Of a state with a flag squeue prints the flag alone. The base states that these flags stand for:
 _BASE: Final = {
     "CONFIGURING": "RUNNING", "EXPEDITING": "PENDING", "LAUNCH_FAILED": "PENDING", "POWER_UP_NODE": "RUNNING",
     "RECONFIG_FAIL": "PENDING", "REQUEUED": "PENDING", "REQUEUE_FED": "PENDING", "REQUEUE_HOLD": "PENDING",
     "RESIZING": "RUNNING", "RESV_DEL_HOLD": "PENDING", "SIGNALING": "RUNNING", "SPECIAL_EXIT": "PENDING",
-    "STAGE_OUT": "COMPLETED", "STOPPED": "RUNNING", "UPDATE_DB": "RUNNING",
+    "STOPPED": "RUNNING",
+}  # fmt: skip
+# and those that leave it open
+_OPEN: Final = frozenset({"COMPLETING", "REVOKED", "STAGE_OUT", "UPDATE_DB"})
+_BY_REASON: Final = {
+    "DeadLine": "DEADLINE", "NodeDown": "NODE_FAIL", "OutOfMemory": "OUT_OF_MEMORY", "TimeLimit": "TIMEOUT",
 }  # fmt: skip
 # slurm.h: NO_VAL and INFINITE
 _NO_VAL: Final = 2**32 - 2
@@ -105,7 +109,7 @@ def _table(
     used = _numbers(said["TimeUsed"], _duration)
     start = _numbers(said["StartTime"], _time)
     ends = _numbers(said["EndTime"], _time)
-    state, flags = _states(said["State"], used)
+    state, flags = _states(said, start, ends, used)
     asked = [
         _asked(*row)
         for row in zip(
@@ -154,17 +158,30 @@ def _table(
     )
 
 
-def _states(words: Sequence[str], used: Floats) -> tuple[Texts, Texts]:
+def _states(said: dict[str, Sequence[str]], start: Floats, ends: Floats, used: Floats) -> tuple[Texts, Texts]:
     """Base states, and the flag that hides one."""
-    state, flags = [], []
-    for word, seconds in zip(words, used, strict=True):
-        if word == "COMPLETING":
-            # requeued jobs wait again and have used no time; how others ended shows when they are done
-            state.append("COMPLETED" if seconds > 0 else "PENDING")
+    state, flags = list(said["State"]), [""] * len(used)
+    for row, word in enumerate(state):
+        if word in _OPEN:
+            # a job that was requeued waits again and has used no time, although it keeps its start
+            waits = math.isnan(ends[row]) or (used[row] == 0 and ends[row] > start[row])
+            state[row] = "PENDING" if waits else _ended(word, said["Reason"][row], said["exit_code"][row])
+        elif word in _BASE:
+            state[row] = _BASE[word]
         else:
-            state.append(_BASE.get(word, word))
-        flags.append(word if word in _BASE or word == "COMPLETING" else "")
+            continue
+        flags[row] = word
     return state, flags
+
+
+def _ended(flag: str, reason: str, exit_code: str) -> str:
+    """How a job ended that is not clean yet; exit_code: status and signal, as `3:0`."""
+    code, _, signal = exit_code.partition(":")
+    if reason in _BY_REASON:
+        return _BY_REASON[reason]
+    if flag == "REVOKED" or signal.strip("0"):
+        return "CANCELLED"
+    return "FAILED" if code.strip("0") else "COMPLETED"
 
 
 def _suspended(state: Texts, start: Floats, ends: Floats, used: Floats, begin: float, end: float) -> Floats:

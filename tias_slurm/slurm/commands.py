@@ -11,10 +11,10 @@ from tias_slurm.levers import NICE_MAX
 from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.command_parse import (
     classify,
+    may_pass,
     parse_config,
     parse_nodes,
     parse_site_factors,
-    unreachable,
 )
 from tias_slurm.slurm.command_queue import FIELDS, format_option, parse_queue, unknown_fields
 from tias_slurm.slurm.command_run import Runner
@@ -59,7 +59,7 @@ class CommandsAdapter:
     def jobs(self) -> RawTable:
         """See Adapter. Two RPCs when the controller's clock has not been read for ten minutes.
 
-        `cron` is False where squeue does not tell it (24.11 and before); Slurm itself refuses to change such jobs.
+        `cron` is False where squeue does not tell it (24.11 and before); Slurm refuses to change such jobs.
         """
         table = self._queue(self._clock())
         self._spelt = {
@@ -99,9 +99,9 @@ class CommandsAdapter:
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""
-        return self._tell(
-            "update", f"JobId={self._spelling(job_id)}", f"{_OPTION[field]}={clamped(field, value)}"
-        )
+        spelt = self._spelling(job_id)
+        change = f"{_OPTION[field]}={clamped(field, value)}"
+        return self._tell("update", f"JobId={spelt}", change, tasks=spelt.partition("_")[2])
 
     def unpin(self, job_id: int) -> WriteResult:
         """See Adapter. Looks first: a release of a held job would start it."""
@@ -110,10 +110,11 @@ class CommandsAdapter:
             return WriteResult("gone", f"state {state or 'unknown'}, not pending")
         if priority == 0:
             return WriteResult("refused", "the job is held")
-        return self._tell("release", self._spelling(job_id))
+        spelt = self._spelling(job_id)
+        return self._tell("release", spelt, tasks=spelt.partition("_")[2])
 
     def requeue(self, job_id: int) -> WriteResult:
-        """See Adapter. With `Incomplete` Slurm leaves alone what has ended; what became of it is looked up."""
+        """See Adapter. With `Incomplete` Slurm leaves alone what has ended."""
         before, _ = self._state(job_id)
         if before not in ("RUNNING", "SUSPENDED"):
             return WriteResult("gone", f"state {before or 'unknown'}, not running")
@@ -133,7 +134,7 @@ class CommandsAdapter:
         while True:
             token = secrets.token_hex(8)
             begin = time.time()
-            # without --array squeue shows waiting tasks that have records of their own as part of the common one
+            # without --array squeue shows waiting tasks that have a record of their own within the common one
             status, out, err = self._runner.run(
                 ("squeue", "--array", "--all", "--states=all", "--noheader", "--noconvert", "--sort=i",
                  f"--Format={format_option(self._fields, token)}", *more)
@@ -158,15 +159,17 @@ class CommandsAdapter:
             raise _failed(argv[0], status, err)
         return out
 
-    def _tell(self, *argv: str) -> WriteResult:
+    def _tell(self, *argv: str, tasks: str = "") -> WriteResult:
+        """One change; `tasks`: those that it names, if it names several."""
         try:
             status, out, err = self._runner.run(("scontrol", *argv))
         except AdapterError as error:
             if not error.retry:
                 raise
             return WriteResult("retry", str(error))
-        words = printable(" ".join((err + " " + _text(out)).split()), 300)
-        if status == 0:
+        said = f"{err}\n{_text(out)}"
+        words = printable(" ".join(said.split()), 300)
+        if status == 0 or (tasks and not all_failed(said, tasks)):
             return WriteResult("ok", words)
         return WriteResult(classify(words), words or f"exit status {status}")
 
@@ -202,7 +205,7 @@ def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offse
 
 def _failed(command: str, status: int, err: str) -> AdapterError:
     message = printable(" ".join(err.split()), 300) or f"exit status {status}"
-    return AdapterError(f"{command}: {message}", retry=unreachable(message))
+    return AdapterError(f"{command}: {message}", retry=may_pass(message))
 
 
 def _text(raw: bytes) -> str:
