@@ -196,6 +196,16 @@ def test_json_of_something_else(tmp_path: Path, content: str) -> None:
     assert "export with: " in str(caught.value)
 
 
+@pytest.mark.parametrize("job", [database_job, controller_job])
+@pytest.mark.parametrize(
+    ("nodes", "kept"), [("gn[1-2]", "gn[1-2]"), ("None assigned", ""), ("", ""), (None, ""), (7, "")]
+)
+def test_nodes_are_kept_where_asked_for(tmp_path: Path, job: Any, nodes: Any, kept: str) -> None:
+    content = document(job(nodes=nodes))
+    assert read(tmp_path, content, keep_nodes=True).jobs["node_list"].tolist() == [kept]
+    assert "node_list" not in read(tmp_path, content).jobs
+
+
 def test_no_jobs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no jobs"):
         read(tmp_path, document())
@@ -219,7 +229,9 @@ def test_any_value_anywhere_is_read_or_refused(
         changed = job | {path: job[path] | {inner: value}}
     else:
         changed = job | {path: value}
-    work = read(tmp_path, document(database_job(job_id=1, cluster=changed["cluster"]), changed))
+    work = read(
+        tmp_path, document(database_job(job_id=1, cluster=changed["cluster"]), changed), keep_nodes=True
+    )
     assert work.jobs["job_id"].tolist()[0] == "1"
 
 
@@ -238,7 +250,9 @@ def test_public_documents(shared_data: Path, version: str) -> None:
 
 
 def test_public_database_documents(shared_data: Path) -> None:
-    old = read_history([str(shared_data / "sacct" / "json-22.05.json")], zone=BERLIN).jobs.loc[0]
+    path = str(shared_data / "sacct" / "json-22.05.json")
+    old = read_history([path], zone=BERLIN, keep_nodes=True).jobs.loc[0]
+    assert old["node_list"] == "ng[30103,30203,30706-30707]"
     assert (old["job_id"], old["gpus"], old["nodes"], old["work"]) == ("20247445_100", 16, 4, 124403)
     new = read_history([str(shared_data / "sacct" / "json-23.02.json")], zone=BERLIN).jobs.loc[0]
     assert (new["state"], new["gpus"], new["time_limit"], new["work"]) == ("RUNNING", 2, 432000, 83853331)

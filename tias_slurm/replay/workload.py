@@ -21,10 +21,10 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "first_submit": ("float64", "epoch seconds, of the first run"),
     "eligible": ("float64", "epoch seconds, of the first run; at least first_submit"),
     "start": ("float64", "epoch seconds, of the last run; NaN: never started, or not recorded (traces)"),
-    "end": ("float64", "epoch seconds, of the last run; NaN: not ended, or not recorded"),
+    "end": ("float64", "epoch seconds, of the last run (runs = 0: left); NaN: not ended, or not recorded"),
     "work": ("float64", "seconds executed in the last run; of a RUNNING job the run time so far"),
-    "lost_work": ("float64", "seconds executed in earlier runs"),
-    "runs": ("int64", "number of runs that started; 0: cancelled while waiting"),
+    "lost_work": ("float64", "seconds executed in earlier runs; where runs is 0, in all"),
+    "runs": ("int64", "number of runs that started; 0: left while it waited, also after runs"),
     "gpus": ("int64", "whole GPUs, of all types"),
     "gpu_type": ("object", "'' untyped"),
     "cpus": ("int64", "0 where unknown"),
@@ -34,6 +34,11 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "comment": ("object", "text, '' where none"),
     "submit_line": ("object", "text, '' where none"),
     "native_deadline": ("float64", "epoch seconds of Slurm's own --deadline; NaN: none"),
+}
+
+# added by slurm.history.read_history(keep_nodes=True)
+NODE_COLUMNS: dict[str, tuple[str, str]] = {
+    "node_list": ("object", "host list of the last run, as in gn[01-03,7]; '' where none or unknown"),
 }
 
 # added by replay.claims
@@ -81,7 +86,9 @@ class Refusals:
 
 @dataclass
 class Workload:
-    """Jobs to replay. `jobs` has the columns of COLUMNS (and, after replay.claims, CLAIM_COLUMNS)."""
+    """Jobs to replay. `jobs` has the columns of COLUMNS (if asked for, NODE_COLUMNS; after replay.claims,
+    CLAIM_COLUMNS).
+    """
 
     jobs: pd.DataFrame
     is_trace: bool

@@ -94,6 +94,7 @@ VALID: dict[str, Callable[[str], bool]] = {
     **dict.fromkeys(("alloctres", "reqtres"), _tres),
     **dict.fromkeys(("nnodes", "allocnodes", "reqnodes", "ncpus", "alloccpus", "reqcpus"), _count),
     **dict.fromkeys(("exitcode", "derivedexitcode"), _matches(r"(\d+:\d+)?")),
+    "nodelist": _matches(r"[\w.,\[\]-]*|None assigned|\(null\)"),
     "reqmem": _reads(values.parse_memory),
     **dict.fromkeys(("user", "account", "partition", "qos", "cluster", "group"), _word),
 }

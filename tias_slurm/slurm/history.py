@@ -17,7 +17,8 @@ from tias_slurm.slurm.records import Raw, Reader, Records
 HOW_TO_EXPORT = (
     "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 sacct -a -D -X --parsable2 --noconvert --delimiter=$'\\x1f' "
     "-S now-60days -E now --format=Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,"
-    "Start,End,ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,Comment,SubmitLine > export.txt"
+    "Start,End,ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,NodeList,Comment,SubmitLine "
+    "> export.txt"
 )
 
 # What a history is the poorer without: any of the columns, and what that means.
@@ -64,6 +65,7 @@ def read_history(
     columns: str | None = None,
     zone: ZoneInfo,
     cluster: str | None = None,
+    keep_nodes: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Workload:
     """The jobs of one cluster's history.
@@ -73,6 +75,7 @@ def read_history(
     columns    the `sacct --format` list, for text without a header
     zone       in which text gives times that name no zone
     cluster    which cluster's jobs, where the files hold several
+    keep_nodes add the column of NODE_COLUMNS: on which nodes each job ran
     progress   is called with the bytes of input taken since its last call
 
     Every row read is a job, or counted in `refused` or `left_out`:
@@ -83,7 +86,7 @@ def read_history(
     if len(set(paths)) < len(paths):
         double = next(p for p in paths if list(paths).count(p) > 1)
         raise InputError(f"{files.label(double)} is named twice")
-    reader = Reader(zone, Refusals(), Counter())
+    reader = Reader(zone, Refusals(), Counter(), keep_nodes)
     parts: list[Records] = []
     clusters: set[str] = set()
     twice = 0
@@ -116,6 +119,10 @@ def read_history(
     place = {files.label(p): i for i, p in enumerate(paths)}
     reader.refused.examples.sort(key=lambda r: (place[r.file], r.line))
     table = _table(records, jobs)
+    if keep_nodes:
+        lists = np.array(list(reader.node_lists), object)
+        held = np.where(jobs.run >= 0, records.hosts[jobs.run], 0)
+        table["node_list"] = pd.Series(lists[held], dtype="object", copy=False)
     notes = _notes(reader, table, records, jobs, twice)
     return Workload(table, False, len(paths), reader.rows, reader.refused, +reader.left_out, notes)
 
@@ -191,7 +198,14 @@ def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Job
     last_requeued = int((table["state"] == "REQUEUED").sum())
     if last_requeued:
         notes.append(f"{last_requeued} jobs were requeued last: their next run is not in the history")
-    if lost := int(((records.restarts[jobs.last] > 0) & (jobs.runs < 2)).sum()):
+    withdrawn = jobs.started > jobs.runs
+    if withdrawn.any():
+        hours = float((table["lost_work"] * table["gpus"])[withdrawn].sum()) / 3600.0
+        notes.append(
+            f"{int(withdrawn.sum())} jobs were requeued and then cancelled while they waited: they count as "
+            f"cancelled while waiting; the {hours:.1f} GPU-hours that they ran before are in no measure"
+        )
+    if lost := int(((records.restarts[jobs.last] > 0) & (jobs.started < 2)).sum()):
         notes.append(f"{lost} jobs were requeued before but only their last run is here: export with -D")
     if jobs.reused:
         notes.append(f"{jobs.reused} job ids were used again by another job")

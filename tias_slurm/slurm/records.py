@@ -19,6 +19,8 @@ from tias_slurm.slurm.values import Memo, Tres
 
 Texts = npt.NDArray[np.object_]
 
+NO_NODES = frozenset({"", "None assigned", "(null)"})  # what NodeList holds of a job that has no nodes
+
 
 class Table:
     """Columns of one length. A base of dataclasses whose fields are arrays of shape (n,)."""
@@ -76,6 +78,7 @@ class Records(Table):
     cpus: Ints
     nodes: Ints
     restarts: Ints
+    hosts: Ints  # place in Reader.node_lists of the nodes that it held; 0: none, or not kept
 
 
 @dataclass
@@ -115,6 +118,7 @@ class Raw(Table):
     cpus: Ints
     nodes: Ints
     restarts: Ints
+    hosts: Ints
     allocated: Bools  # False: the record names no allocation although it could
 
 
@@ -141,12 +145,14 @@ class Reader:
     zone: ZoneInfo
     refused: Refusals
     left_out: Counter[str]
+    keep_nodes: bool = False
     rows: int = 0
     mended: int = 0
     names: list[frozenset[str]] = field(default_factory=list)  # the columns of each file
     said_gpu: bool = False  # some record names GPUs
     words: dict[str, str] = field(default_factory=dict)
     keys: dict[str, int] = field(default_factory=dict)
+    node_lists: dict[str, int] = field(default_factory=lambda: {"": 0})  # each with its place
     states: Memo[str] = field(default_factory=lambda: Memo(values.parse_state))
     durations: Memo[float] = field(default_factory=lambda: Memo(values.parse_duration))
     minutes: Memo[float] = field(default_factory=lambda: Memo(lambda t: values.parse_duration(t, 60.0)))
@@ -163,6 +169,13 @@ class Reader:
     def key_of(self, job_id: str) -> int:
         """A key for a job id that is no number."""
         return self.keys.setdefault(job_id, -1 - len(self.keys))
+
+    def place_of(self, node_list: str) -> int:
+        """The place of a list of nodes in node_lists; 0 of one that names none."""
+        node_list = node_list.strip()
+        if node_list in NO_NODES:
+            return 0
+        return self.node_lists.setdefault(node_list, len(self.node_lists))
 
 
 class Bad:

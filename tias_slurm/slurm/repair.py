@@ -42,7 +42,10 @@ Row = list[str]
 class Assembler:
     """Puts the lines of one file together; `rows` counts the records seen, refused ones included."""
 
-    def __init__(self, layout: Layout, file: str, refused: Refusals) -> None:
+    def __init__(
+        self, layout: Layout, file: str, refused: Refusals, also: frozenset[str] = frozenset()
+    ) -> None:
+        """`also`: columns to give besides those that the replay reads."""
         self.layout = layout
         self.file = file
         self.refused = refused
@@ -52,8 +55,9 @@ class Assembler:
         self._names = len(layout.names)
         self._open_end = self._names - 1 in layout.free and not layout.trailing
         self._delimiter = layout.delimiter.encode()
-        self._columns = {name: i for name, i in layout.index.items() if name in USED}
-        self._used = list(self._columns.values())
+        self._columns = {name: i for name, i in layout.index.items() if name in USED | also}
+        # without `also`: what is mended and what refused does not depend on it
+        self._used = [i for name, i in self._columns.items() if name in USED]
         self._submit_line = layout.index.get("submitline")
 
     def feed(self, block: LineBlock) -> list[Cells]:

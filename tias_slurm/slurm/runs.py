@@ -7,6 +7,9 @@ job a new record with a new Submit, and ids are used again after the highest, so
   within a day after a state that Slurm itself requeues from (REQUEUED, PREEMPTED, NODE_FAIL, ...), within
   an hour after any other (`scontrol requeue` of an ended job works while the controller still remembers it);
 * another job that got the same id otherwise.
+
+A job that was requeued and then left while it waited to run again counts as one that left while waiting: its
+End is when it left, and no run of it came to a result. What its runs executed is lost work.
 """
 
 from __future__ import annotations
@@ -152,11 +155,12 @@ class Jobs:
 
     last: Ints  # index of the last record
     first: Ints  # of the first
-    run: Ints  # of the last one that started; -1: none
+    run: Ints  # of the last one that started; -1: none, or the job left while it waited to run again
     run_start: Floats  # start of that run; a run that was resized starts with its first record
     work: Floats
     lost_work: Floats
-    runs: Ints
+    runs: Ints  # 0 where run is -1
+    started: Ints  # runs that started, whatever came after them
     reused: int = 0  # jobs whose id another job had before
     comment: dict[int, str] = field(default_factory=dict)  # job -> a comment that its last record lacks
 
@@ -169,7 +173,7 @@ def join(r: Records) -> Jobs:
     jobs = Jobs(
         last=np.arange(n), first=np.arange(n), run=np.where(started, np.arange(n), -1),
         run_start=r.start.copy(), work=work.copy(), lost_work=np.zeros(n),
-        runs=started.astype(np.int64),
+        runs=started.astype(np.int64), started=started.astype(np.int64),
     )  # fmt: skip
     place = np.arange(n)  # where the job comes in the output; -1: joined to another
     for group in _groups(r):
@@ -190,7 +194,7 @@ def join(r: Records) -> Jobs:
         return jobs
     rows = rows[np.argsort(place[rows], kind="stable")]
     jobs.comment = {new: jobs.comment[old] for new, old in enumerate(rows.tolist()) if old in jobs.comment}
-    for x in ("last", "first", "run", "run_start", "work", "lost_work", "runs"):
+    for x in ("last", "first", "run", "run_start", "work", "lost_work", "runs", "started"):
         setattr(jobs, x, getattr(jobs, x)[rows])
     return jobs
 
@@ -211,8 +215,11 @@ def _fold(r: Records, jobs: Jobs, chain: list[int], work: Floats) -> None:
         resized = r.state[i] == "RESIZING"
     k = chain[-1]
     jobs.first[k] = chain[0]
-    jobs.runs[k] = len(runs)
-    if runs:
+    jobs.started[k] = len(runs)
+    if np.isnan(r.start[k]):
+        jobs.lost_work[k] = sum(w for _, _, w in runs)
+    else:
+        jobs.runs[k] = len(runs)
         jobs.run[k], jobs.run_start[k], jobs.work[k] = runs[-1]
         jobs.lost_work[k] = sum(w for _, _, w in runs[:-1])
     if not r.comment[k]:

@@ -265,6 +265,7 @@ def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
         "nodes": _first(alloc.nodes, asked.nodes, row["nodes"]),
         "mem_mb": _first(alloc.mem_mb, asked.mem_mb),
         "restarts": number(job.get("restart_cnt")),
+        "hosts": reader.place_of(_text(job.get("nodes"))) if reader.keep_nodes else 0,
         "submit_line": _text(job.get("submit_line")),
         "native_deadline": _time(job.get("deadline"), "deadline"),
     }

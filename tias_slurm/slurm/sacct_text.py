@@ -13,7 +13,7 @@ import numpy as np
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import fields, values
-from tias_slurm.slurm.cells import Cells
+from tias_slurm.slurm.cells import WIDEST, Cells
 from tias_slurm.slurm.files import LineBlock, Progress, label, line_blocks
 from tias_slurm.slurm.records import Bad, Raw, Reader, Texts, same_text, texts
 from tias_slurm.slurm.repair import Assembler
@@ -54,7 +54,8 @@ def read_text(
         if assembler is None:
             layout, header = _begin(reader, block, name, delimiter, columns, how)
             reader.names.append(frozenset(layout.names))
-            assembler = Assembler(layout, name, reader.refused)
+            also = frozenset({"nodelist"}) if reader.keep_nodes else frozenset[str]()
+            assembler = Assembler(layout, name, reader.refused, also)
             if header:
                 block.again = len(b"".join(block.data.split(b"\n", header)[:-1])) + header, header
                 continue
@@ -183,7 +184,7 @@ def _columns(reader: Reader, name: str, cells: Cells) -> Raw:
         elapsed=_duration(reader, cells, bad, "elapsedraw", "elapsed"),
         suspended=_duration(reader, cells, bad, "suspended"),
         time_limit=_duration(reader, cells, bad, "timelimitraw", "timelimit"),
-        native_deadline=deadline, restarts=values.as_ints(restarts),
+        native_deadline=deadline, restarts=values.as_ints(restarts), hosts=_hosts(reader, cells),
         **size,
     )  # fmt: skip
     bad.where(np.isinf(records.elapsed), "Elapsed: not a duration", "jobid")
@@ -234,6 +235,19 @@ def _keys(reader: Reader, cells: Cells) -> Ints:
         keys[odd] = [reader.key_of(t) for t in cells.texts(x, odd)]
         rest &= cells.widths(x) == 0
     return keys
+
+
+def _hosts(reader: Reader, cells: Cells) -> Ints:
+    """The place of each record's NodeList in Reader.node_lists. Shape (n,)."""
+    out = np.zeros(len(cells), np.int64)
+    if not reader.keep_nodes or "nodelist" not in cells.spans:
+        return out
+    long = cells.widths("nodelist") > WIDEST  # a few long lists must not make texts of all
+    parts = [np.arange(len(cells))] if not long.any() else [np.flatnonzero(~long), np.flatnonzero(long)]
+    for rows in parts:
+        said, row = (cells if len(parts) == 1 else cells.take(rows)).distinct("nodelist")
+        out[rows] = np.array([reader.place_of(t) for t in said], np.int64)[row]
+    return out
 
 
 def _duration(reader: Reader, cells: Cells, bad: Bad, *names: str) -> Floats:
