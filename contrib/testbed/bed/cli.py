@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -54,6 +55,9 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--conf", action="append", default=[], metavar="KEY=VALUE", help="a line of slurm.conf; repeatable"
     )
+    up.add_argument(
+        "--etc", action="append", default=[], metavar="FILE", help="a file to copy to /etc/slurm; repeatable"
+    )
     down = commands.add_parser("down", help="end a cluster; safe at any time")
     down.add_argument("--name")
     down.add_argument("--all", action="store_true", help="every cluster, and what crashed builds left")
@@ -69,19 +73,29 @@ def parser() -> argparse.ArgumentParser:
             "--real-time", action="store_true", help="not under the cluster's accelerated clock"
         )
         if name == "exec":
-            inner.add_argument("argv", nargs="+", metavar="-- CMD")
+            inner.add_argument("argv", nargs="*", metavar="-- CMD")
     commands.add_parser("clean", help="down --all, then remove the cache")
     return top
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Run the command; exit status 0, 1 after a line that tells the failure, or that of the inner command."""
-    args = parser().parse_args(words)
+    words = list(sys.argv[1:] if words is None else words)
+    # what stands after the first -- is the inner command's, whatever it looks like
+    cut = words.index("--") if "--" in words else len(words)
+    args = parser().parse_args(words[:cut])
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         if os.geteuid() != 0:
             raise TestbedError(
                 "root is needed, for namespaces, mounts and device files: sudo, or a container's root"
             )
+        if cut < len(words) and args.command != "exec":
+            raise TestbedError(f"{args.command} takes no command: testbed exec -- CMD")
+        if args.command == "exec":
+            args.argv += words[cut + 1 :]
+            if not args.argv:
+                raise TestbedError("what to run? testbed exec -- CMD")
         return _run(args, Layout.from_environment())
     except TestbedError as error:
         say(str(error))
@@ -91,6 +105,10 @@ def main(words: Sequence[str] | None = None) -> int:
         say("interrupted")
         return 130
     return 1
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
 
 
 def _run(args: argparse.Namespace, layout: Layout) -> int:
@@ -107,6 +125,7 @@ def _run(args: argparse.Namespace, layout: Layout) -> int:
             memory_mb=_memory_mb(),
             priority=args.priority,
             conf=tuple(args.conf),
+            etc=tuple(args.etc),
         )
         cluster.up(layout, settings, args.pyslurm)
     elif args.command == "down":
@@ -148,7 +167,7 @@ def _status(args: argparse.Namespace, layout: Layout) -> None:
             print(f"{one['name']}: {one['state']}; testbed down --name {one['name']}; logs: {one['logs']}")
             continue
         nodes = ", ".join(f"{count} {state}" for state, count in (one.get("node_states") or {}).items())
-        print(f"{one['name']}: {one['state']}, Slurm {one['slurm']}, nodes: {nodes or 'no answer'}")
+        print(f"{one['name']}: {one['state']}, Slurm {one['slurm_version']}, nodes: {nodes or 'no answer'}")
         accounting = "on" if one["accounting"] else "off"
         print(f"  {one['gpus']} GPUs a node, accounting {accounting}, clock x{one['time_scale']}")
         print(f"  pyslurm: {one['pyslurm'] or 'none: ' + one['no_pyslurm']}")

@@ -17,10 +17,10 @@ from bed import namespace, services
 from bed.errors import TestbedError
 from bed.layout import CHECKOUT, Layout
 from bed.mounts import remove_tree
-from bed.proc import locked, say, step
+from bed.proc import locked, run, say, step, taken_over
 from bed.pyslurm import INNER_PYSLURM, ensure_pyslurm
 from bed.releases import RELEASES
-from bed.roots import ensure_root
+from bed.roots import ensure_root, read_or_empty, slurm_version
 from bed.slurmconf import Settings, cgroup_conf, gres_conf, hosts, slurm_conf, slurmdbd_conf
 from bed.venvs import INNER, INNER_CHECKOUT, ensure_venv
 
@@ -38,7 +38,8 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
     release = RELEASES[settings.slurm]
     with locked(layout.lock(f"cluster-{settings.name}"), f"another testbed at work on {settings.name}"):
         directory = layout.cluster(settings.name)
-        if namespace.find(mark(layout, settings.name)):
+        # one without `ready` is what an up that was killed left: we hold the lock
+        if (directory / "ready").exists() and namespace.find(mark(layout, settings.name)):
             raise TestbedError(
                 f"{settings.name} is up already: testbed down --name {settings.name}, or another --name"
             )
@@ -53,6 +54,7 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
                 record = {"settings": dataclasses.asdict(settings), "root": str(root), "venv": str(venv)}
                 record["pyslurm"] = release.pyslurm if built else None
                 record["no_pyslurm"] = "" if built else release.no_pyslurm or "brought up with --no-pyslurm"
+                record["slurm_version"] = slurm_version(root)
                 record["checkout"] = str(CHECKOUT)
                 (directory / "cluster.json").write_text(json.dumps(record))
             with step("namespaces, root and devices"):
@@ -85,8 +87,12 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
         (etc / "slurmdbd.conf").touch(mode=0o600)
         (etc / "slurmdbd.conf").write_text(slurmdbd_conf(settings))
     (directory / "hosts").write_text(hosts())
-    with contextlib.suppress(OSError):
-        shutil.copyfile("/etc/resolv.conf", directory / "resolv.conf")
+    (directory / "resolv.conf").write_bytes(read_or_empty("/etc/resolv.conf"))
+    for source in settings.etc:
+        try:
+            shutil.copyfile(source, etc / Path(source).name)
+        except OSError as error:
+            raise TestbedError(f"--etc {source}: {error.strerror}") from None
     munge = directory / "munge"
     munge.mkdir(mode=0o700)
     (munge / "munge.key").touch(mode=0o600)
@@ -98,6 +104,7 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
         [str(etc), "/etc/slurm", False],
         [str(munge), "/etc/munge", True],
         [str(directory / "hosts"), "/etc/hosts", True],
+        [str(directory / "resolv.conf"), "/etc/resolv.conf", True],
         [str(logs), "/var/log/slurm", False],
         [str(venv), INNER, True],
         [str(CHECKOUT), INNER_CHECKOUT, False],
@@ -106,8 +113,6 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
     ]
     if built:
         binds.append([str(built), INNER_PYSLURM, True])
-    if (directory / "resolv.conf").exists():
-        binds.append([str(directory / "resolv.conf"), "/etc/resolv.conf", True])
     spec: dict[str, Any] = {
         "root": str(root),
         "overlay": True,
@@ -126,7 +131,7 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
             raise
         say("no overlayfs here: the root is copied instead")
         copy = directory / "copy"
-        shutil.copytree(root, copy, symlinks=True)
+        run(["cp", "-a", "--reflink=auto", root, copy], log, "copying the root")
         spec |= {"root": str(copy), "overlay": False}
         namespace.start(spec, directory / "spec.json", mark(layout, settings.name), log)
 
@@ -178,10 +183,11 @@ def _remove(layout: Layout, name: str, logs: bool) -> int:
 def down(layout: Layout, name: str) -> None:
     """End a cluster, or what is left of one: no process, mount or file of it stays. Never fails on nothing.
 
-    An `up` at work on the same cluster is not waited for: it fails on its own, what it started is ended.
+    An `up` at work on the same cluster is ended too.
     """
     was = layout.cluster(name).exists()
-    killed = _remove(layout, name, logs=True)
+    with taken_over(layout.lock(f"cluster-{name}")):
+        killed = _remove(layout, name, logs=True)
     say(f"{name} is down" if was or killed else f"{name} was not up")
 
 
@@ -191,7 +197,8 @@ def down_all(layout: Layout) -> None:
         down(layout, name)
     build = layout.cache / "build"
     for entry in sorted(build.iterdir()) if build.is_dir() else []:
-        if not namespace.marked(str(entry / "top")):
+        # one that a command is at work in has its namespace, or is younger than it takes to start one
+        if not namespace.marked(str(entry / "top")) and time.time() - entry.stat().st_mtime > 60:
             remove_tree(entry)
 
 
@@ -207,7 +214,9 @@ class Cluster:
         self.pid = pid
         self.record: dict[str, Any] = json.loads((self.directory / "cluster.json").read_text())
         loaded = dict(self.record["settings"])
-        self.settings = Settings(**{**loaded, "conf": tuple(loaded["conf"])})
+        self.settings = Settings(
+            **{**loaded, "conf": tuple(loaded["conf"]), "etc": tuple(loaded.get("etc", ()))}
+        )
 
     def clock(self) -> dict[str, str]:
         """The environment that puts a process under the cluster's own clock; empty on real time."""
@@ -251,6 +260,7 @@ def status(layout: Layout) -> Iterator[dict[str, Any]]:
             ready = (cluster.directory / "ready").exists()
             found |= dataclasses.asdict(cluster.settings) | {"state": "up" if ready else "starting"}
             found |= {"pid": cluster.pid, "pyslurm": cluster.record["pyslurm"]}
+            found |= {"slurm_version": cluster.record.get("slurm_version", cluster.settings.slurm)}
             found |= {"no_pyslurm": cluster.record["no_pyslurm"], "checkout": cluster.record["checkout"]}
             if ready:
                 found["node_states"] = services.node_states(cluster)

@@ -40,4 +40,10 @@ def remove_tree(path: Path) -> None:
     if path.is_symlink() or not path.is_dir():
         path.unlink()
     else:
-        shutil.rmtree(path)
+        shutil.rmtree(path, onerror=_unless_gone)
+
+
+def _unless_gone(_function: object, _path: str, info: tuple[object, BaseException, object]) -> None:
+    # another testbed may be removing the same tree
+    if not isinstance(info[1], FileNotFoundError):
+        raise info[1]

@@ -79,14 +79,41 @@ def run(
 
 @contextlib.contextmanager
 def locked(path: Path, waiting_for: str = "") -> Iterator[None]:
-    """Hold an exclusive lock on a file; says so if it has to wait. Ends with the process."""
+    """Hold an exclusive lock on a file, which names the holder; ends with the process. Says if it waits."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as held:
+    with path.open("a+") as held:
         try:
             fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             say(f"waiting for {waiting_for or path}")
             fcntl.flock(held, fcntl.LOCK_EX)
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
+        yield
+
+
+@contextlib.contextmanager
+def taken_over(path: Path, patience: float = 20) -> Iterator[None]:
+    """Hold a lock, ending the process that holds it: asked first, killed after `patience` seconds."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    asked: set[int] = set()
+    with path.open("a+") as held:
+        while True:
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                text = path.read_text()  # the holder's pid: it is alive, for it holds the lock
+            if text.isdigit() and (int(text) not in asked or time.monotonic() - begin > patience):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(text), signal.SIGKILL if int(text) in asked else signal.SIGTERM)
+                asked.add(int(text))
+            time.sleep(0.1)
+        held.truncate(0)
+        held.write(str(os.getpid()))
+        held.flush()
         yield
 
 

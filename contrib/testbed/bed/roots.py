@@ -76,7 +76,27 @@ def _build(layout: Layout, release: Release, root: Path) -> None:
             run_in_root(layout, half, words, log, f"creating {user}", overlay=False)
         words = ["useradd", "--system", "--create-home", "--user-group", "--shell", "/bin/sh", DAEMON_USER]
         run_in_root(layout, half, words, log, f"creating {DAEMON_USER}", overlay=False)
+    have = slurm_version(half)
+    if not have.startswith(f"{release.slurm}."):
+        raise TestbedError(
+            f"Debian {release.suite} has Slurm {have}, not {release.slurm}: "
+            "change the release table in contrib/testbed/bed/releases.py"
+        )
     half.rename(root)
+
+
+def slurm_version(root: Path) -> str:
+    """The version of the slurmctld package in a root, without Debian's revision: 26.05.5."""
+    return package_version((root / "var" / "lib" / "dpkg" / "status").read_text(), "slurmctld")
+
+
+def package_version(status: str, package: str) -> str:
+    """A package's upstream version by the text of dpkg's status file; empty if it is not installed."""
+    for block in status.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines() if ": " in line and line[0] != " ")
+        if fields.get("Package") == package:
+            return fields.get("Version", "").rpartition(":")[2].rpartition("-")[0]
+    return ""
 
 
 def _ensure_debootstrap(log: Path) -> None:
@@ -124,7 +144,7 @@ def run_in_root(
         }
         if network:
             resolver = Path(scratch, "resolv.conf")
-            resolver.write_bytes(_read("/etc/resolv.conf"))
+            resolver.write_bytes(read_or_empty("/etc/resolv.conf"))
             spec["binds"].append([str(resolver), "/etc/resolv.conf", True])
         with log.open("ab") as out:
             out.write(f"\n[{root.name}] $ {' '.join(argv)}\n".encode())
@@ -140,7 +160,8 @@ def run_in_root(
             raise TestbedError(f"{what} failed: {last_line(log)}; log: {log}")
 
 
-def _read(path: str) -> bytes:
+def read_or_empty(path: str) -> bytes:
+    """A file's bytes; none if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError:

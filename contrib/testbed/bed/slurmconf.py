@@ -29,6 +29,7 @@ class Settings:
     memory_mb: int = 4000
     priority: str = "multifactor"
     conf: tuple[str, ...] = field(default=())  # Key=Value lines of the user's
+    etc: tuple[str, ...] = field(default=())  # files to be copied to /etc/slurm
 
     @property
     def cluster_name(self) -> str:
