@@ -2,7 +2,8 @@
 same attributes of the same jobs.
 
     contrib/testbed/testbed up --slurm 26.05 --accounting --name bench --conf MaxJobCount=50000
-    contrib/testbed/testbed exec --name bench -- python bench/live_queue.py [--jobs 20000] [--repeat 4] [--rounds 4]
+    contrib/testbed/testbed exec --name bench -- \\
+        python bench/live_queue.py [--jobs 20000] [--repeat 4] [--rounds 4]
     contrib/testbed/testbed down --name bench
 
 Run inside a test cluster of its own: it fills the queue with jobs that wait and leaves them there. The bare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from tias_slurm.slurm.pyslurm_pipe import Column
 # -P: a directory that the daemon happens to be started in is no place to import from
 WORKER: Final = (sys.executable, "-P", "-m", "tias_slurm.slurm.pyslurm_worker")
 _BACK_OFF_S: Final = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0)
+_PIPE_BYTES: Final = 1 << 20  # what pipe(7) grants to anyone
 _MAX_NOISE: Final = 1 << 20  # bytes that a worker may have printed before its output is thrown away
 
 
@@ -106,6 +108,9 @@ class WorkerProcess:
         self._before_start()
         child_in, self._requests = os.pipe()
         self._answers, child_out = os.pipe()
+        with contextlib.suppress(OSError):
+            # a queue in few pieces: each switch between the two processes may wait for a busy machine
+            fcntl.fcntl(child_out, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             # its own output goes to a file that nobody has to empty
             self._noise = tempfile.TemporaryFile("a+b")  # noqa: SIM115  closed by end()
