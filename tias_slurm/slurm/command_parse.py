@@ -113,10 +113,11 @@ def _leading_int(text: str) -> int:
     return int(match[0]) if match else 0
 
 
-# ---- refusals, in the words of slurm_strerror(3); all were seen on 22.05, 24.11 and 26.05 but those marked ----
+# ---- refusals, in the words of slurm_strerror(3); seen on 22.05, 24.11 and 26.05 but for those marked ----
 
 _RETRY: Final = (
     "unable to contact slurm controller",
+    "unexpected message received",  # what `scontrol update` says when it cannot reach the controller
     "socket timed out",
     "connection refused",  # not seen
     "connection timed out",  # not seen

@@ -10,6 +10,7 @@ from typing import Final
 from tias_slurm.levers import NICE_MAX
 from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.command_parse import (
+    all_failed,
     classify,
     may_pass,
     parse_config,
