@@ -222,21 +222,13 @@ def test_infer_from_use() -> None:
     assert found.inferred
     assert "inferred" in found.source
     assert "30 GPUs were in use at once" in found.notes[0]
+    assert "does not say on which nodes" in found.notes[0]
     assert (found.cpus == UNKNOWN_CPUS).all()
 
 
 def test_infer_takes_a_running_job_to_now() -> None:
     jobs = history((0, np.nan, 8, 1, ""), (4, 6, 8, 1, "")).drop(columns="node_list")  # 5 s of work so far
     assert infer(jobs).gpus.tolist() == [8, 8]
-
-
-def test_infer_from_names() -> None:
-    jobs = history((0, 10, 12, 2, "n[1-2]"), (0, 10, 1, 1, "n1"), (20, 30, 3, 1, "n3"), (0, 9, 0, 1, "c1"))
-    found = infer(jobs)
-    assert dict(zip(found.names, found.gpus.tolist(), strict=True)) == {"n1": 8, "n2": 8, "n3": 4, "c1": 0}
-    assert found.partitions[0] == {"gpu"}
-    # names that say nothing: back to numbers
-    assert infer(jobs.assign(node_list="None assigned")).names[0] == "n1"
 
 
 def test_infer_needs_a_start() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -154,7 +155,7 @@ def dry_run(
     from tias_slurm.replay.dry_run import dry_run as run_all
 
     with _bar() as show:
-        work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, show)
+        work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, gpus is None, show)
         wanted = names.parse(
             policies, is_trace=work.is_trace, preemption=cast(Literal["off", "on"] | None, preemption)
         )
@@ -202,15 +203,17 @@ def _read(
     columns: str | None,
     time_unit: str,
     cluster: str | None,
+    keep_nodes: bool,
     show: Show,
 ) -> Workload:
     from tias_slurm.replay.traces import read_trace
     from tias_slurm.slurm.history import read_history, sniff
 
     kinds = {p: sniff(p) for p in paths}
+    reading = Reading(paths, show)
     traces = [p for p, kind in kinds.items() if kind in ("csv-trace", "swf")]
     if format_ is None and (columns is not None or len(traces) == len(paths)):
-        return read_trace(paths, columns=columns, time_unit=time_unit)
+        return read_trace(paths, columns=columns, time_unit=time_unit, progress=reading)
     if traces and len(traces) < len(paths):
         raise InputError(f"{traces[0]} is a trace and others are not; replay them in runs of their own")
     return read_history(
@@ -219,7 +222,8 @@ def _read(
         columns=format_,
         zone=config.zone(),
         cluster=cluster,
-        progress=lambda rows: show(f"reading, {rows:,} rows", 0.0),
+        keep_nodes=keep_nodes,
+        progress=reading,
     )
 
 
@@ -233,7 +237,7 @@ def _nodes(
     if per_node is not None and gpus is None:
         raise InputError("--gpus-per-node says how --gpus are spread; give --gpus as well")
     if path is not None:
-        found = known.read_nodes(path)
+        found = known.read_nodes(path, work.jobs)
     elif gpus is not None:
         found = known.uniform(gpus, per_node) if per_node else known.pool(gpus)
     else:
@@ -259,6 +263,21 @@ class Show:
             self._progress.start()
             self._task = self._progress.add_task(what, total=1.0)
         self._progress.update(self._task, description=what, completed=share)
+
+
+class Reading:
+    """Shows how much of the input is read: of what it takes on disk, where all of it are files."""
+
+    def __init__(self, paths: list[str], show: Show) -> None:
+        self._show = show
+        self._done = 0
+        self._size = sum(os.path.getsize(p) for p in paths) if all(map(os.path.isfile, paths)) else 0
+
+    def __call__(self, more: int) -> None:
+        """`more` bytes are read."""
+        self._done += more
+        share = min(self._done / self._size, 1.0) if self._size else 0.0
+        self._show(f"reading, {self._done / 1e6:,.0f} MB", share)
 
 
 @contextmanager

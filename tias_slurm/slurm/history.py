@@ -76,7 +76,7 @@ def read_history(
     zone       in which text gives times that name no zone
     cluster    which cluster's jobs, where the files hold several
     keep_nodes add the column of NODE_COLUMNS: on which nodes each job ran
-    progress   is called with the bytes of input taken since its last call
+    progress   is called with the bytes of input, as stored, taken since its last call
 
     Every row read is a job, or counted in `refused` or `left_out`:
     rows == len(jobs) + refused.total + left_out.total(). Raises InputError where there is nothing to replay.

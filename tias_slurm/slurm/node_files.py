@@ -7,11 +7,15 @@ import json
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
+
+import pandas as pd
 
 from tias_slurm.replay.workload import InputError, printable
 from tias_slurm.slurm.hostlist import MAX_HOSTS, expand
-from tias_slurm.slurm.node_set import MAX_GPUS, NodeSet, make
+from tias_slurm.slurm.node_history import with_history
+from tias_slurm.slurm.node_set import MAX_GPUS, NodeSet, left_out_note, make, some
 
 MAX_BYTES: Final = 256_000_000
 HOW: Final = "write the output of `scontrol show node` (or with --json), or TOML with [[nodes]] tables"
@@ -28,11 +32,12 @@ _GRES_COUNT: Final = re.compile(r"(\d{1,9})([KkMmGg]?)", re.ASCII)
 _FACTOR: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 
-def read_nodes(path: str) -> NodeSet:
+def read_nodes(path: str, jobs: pd.DataFrame | None = None) -> NodeSet:
     """Read the nodes of a cluster.
 
-    Nodes that are down or drained are left out and named in the notes. Raises InputError on a file
-    that cannot be read, holds no node, or holds no GPU.
+    Nodes that are down or drained are left out (`NodeSet.left_out`) and named in the notes. `jobs`: the table
+    of a history, whose `node_list` says which of them ran jobs all the same (see with_history). Raises
+    InputError on a file that cannot be read, holds no node, or holds no GPU.
     """
     text = _text(path)
     head = text.lstrip("\ufeff \t\r\n")[:1]
@@ -42,39 +47,46 @@ def read_nodes(path: str) -> NodeSet:
         rows, kind = list(_from_json(text, path)), "JSON of scontrol show node"
     else:
         rows, kind = list(_from_text(text, path)), "scontrol show node"
-    notes: list[str] = []
-    up: dict[str, dict[str, Any]] = {}
+    nodes: dict[str, dict[str, Any]] = {}
     twice: list[str] = []
-    out: list[str] = []
     for row in rows:
-        if row["name"] in up:
+        if row["name"] in nodes:
             twice.append(row["name"])
-        elif row.get("states", frozenset()) & _OUT:
-            out.append(row["name"])
         else:
-            up[row["name"]] = row
+            nodes[row["name"]] = row
     if twice and kind == "TOML":
         raise _bad(path, f"node {printable(twice[0])} is there twice; give each node one [[nodes]] table")
+    notes: list[str] = []
     if twice:
-        notes.append(f"{_some(twice)} listed more than once, taken once")
+        notes.append(f"{some(twice)} listed more than once, taken once")
+    source = f"{kind}: {printable(path, 200)}"
+    out = [row for row in nodes.values() if row.get("states", frozenset()) & _OUT]
     if out:
-        notes.append(f"{_some(out)} down or drained when the file was written, left out")
-    if not up:
+        notes.append(left_out_note([row["name"] for row in out]))
+    up = [row for row in nodes.values() if not row.get("states", frozenset()) & _OUT]
+    found = replace(_set(up, source, notes), left_out=_set(out, source, []) if out else None)
+    if jobs is not None:
+        found = with_history(found, jobs)
+    if not len(found):
         raise _bad(path, f"no node that is up; {HOW}")
-    kept = list(up.values())
-    if not any(row["gpus"] for row in kept):
+    if not found.total_gpus:
         raise _bad(path, "no node has a GPU; Gres= must name gpu (GresTypes=gpu in slurm.conf)")
-    mixed = [row["name"] for row in kept if len(row["types"]) > 1]
+    mixed = [name for name in found.names if len(nodes[name]["types"]) > 1]
     if mixed:
-        notes.append(f"{_some(mixed)} with GPUs of several types, taken as untyped")
+        note = f"{some(mixed)} with GPUs of several types, taken as untyped"
+        found = replace(found, notes=(*found.notes, note))
+    return found
+
+
+def _set(rows: list[dict[str, Any]], source: str, notes: list[str]) -> NodeSet:
     return make(
-        list(up),
-        [row["gpus"] for row in kept],
-        cpus=[row["cpus"] for row in kept],
-        mem_mb=[row["mem"] for row in kept],
-        partitions=[frozenset(row["partitions"]) for row in kept],
-        gpu_types=[next(iter(row["types"])) if len(row["types"]) == 1 else "" for row in kept],
-        source=f"{kind}: {printable(path, 200)}",
+        [row["name"] for row in rows],
+        [row["gpus"] for row in rows],
+        cpus=[row["cpus"] for row in rows],
+        mem_mb=[row["mem"] for row in rows],
+        partitions=[frozenset(row["partitions"]) for row in rows],
+        gpu_types=[next(iter(row["types"])) if len(row["types"]) == 1 else "" for row in rows],
+        source=source,
         notes=notes,
     )
 
@@ -251,11 +263,6 @@ def _limited(gpus: int, path: str, name: str) -> int:
     if gpus > MAX_GPUS:
         raise _bad(path, f"node {printable(name)} has {gpus} GPUs; check its Gres=")
     return gpus
-
-
-def _some(names: list[str]) -> str:
-    shown = ", ".join(printable(n, 40) for n in names[:5]) + (", ..." if len(names) > 5 else "")
-    return f"{len(names)} node{'s' * (len(names) != 1)} ({shown})"
 
 
 def _bad(path: str, what: str) -> InputError:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Self
 
 import numpy as np
 
-from tias_slurm.jobs import Floats, Ints
-from tias_slurm.replay.workload import InputError
+from tias_slurm.jobs import Bools, Floats, Ints
+from tias_slurm.replay.workload import InputError, printable
 
 # A node whose CPUs or memory are not known limits nobody by them.
 UNKNOWN_CPUS: Final = 1_000_000_000
@@ -30,6 +30,7 @@ class NodeSet:
     source: str  # one phrase for people: how this is known
     inferred: bool = False
     notes: tuple[str, ...] = ()  # what was assumed or left out, for people
+    left_out: NodeSet | None = None  # nodes of the file that took no jobs when it was written
 
     def __len__(self) -> int:
         return len(self.names)
@@ -38,6 +39,42 @@ class NodeSet:
     def total_gpus(self) -> int:
         """GPUs of all nodes."""
         return int(self.gpus.sum())
+
+    def take(self, rows: Bools) -> Self:
+        """The nodes of the given mask, shape (n,)."""
+        which = np.flatnonzero(rows).tolist()
+        return replace(
+            self,
+            names=tuple(self.names[i] for i in which),
+            gpus=self.gpus[rows],
+            cpus=self.cpus[rows],
+            mem_mb=self.mem_mb[rows],
+            partitions=tuple(self.partitions[i] for i in which),
+            gpu_types=tuple(self.gpu_types[i] for i in which),
+        )
+
+    def join(self, more: NodeSet) -> Self:
+        """These nodes and after them the others."""
+        return replace(
+            self,
+            names=self.names + more.names,
+            gpus=np.concatenate([self.gpus, more.gpus]),
+            cpus=np.concatenate([self.cpus, more.cpus]),
+            mem_mb=np.concatenate([self.mem_mb, more.mem_mb]),
+            partitions=self.partitions + more.partitions,
+            gpu_types=self.gpu_types + more.gpu_types,
+        )
+
+
+def some(names: Sequence[str]) -> str:
+    """Names for people: how many, and the first of them."""
+    shown = ", ".join(printable(n, 40) for n in names[:5]) + (", ..." if len(names) > 5 else "")
+    return f"{len(names)} node{'s' * (len(names) != 1)} ({shown})"
+
+
+def left_out_note(names: Sequence[str]) -> str:
+    """Which nodes of a file are not part of the cluster."""
+    return f"{some(names)} down or drained when the file was written, left out"
 
 
 def make(
