@@ -52,10 +52,9 @@ class CommandsAdapter:
         """`timeout_s`: for each command. `slurm_bin`: their directory; None: PATH. Raises AdapterError."""
         self._runner = Runner(timeout_s, slurm_bin)
         self._fields: list[str] = list(FIELDS)
-        self._spelt: dict[int, str] = {}
-        self._ahead: tuple[float, float] | None = (
-            None  # controller's clock minus ours; when that was measured
-        )
+        self._spelt: dict[int, str] | None = None  # of the records whose number alone means more than them
+        self._ahead = 0.0  # the controller's clock minus ours, s
+        self._ahead_known = -math.inf  # when that was measured
 
     def jobs(self) -> RawTable:
         """See Adapter. Two RPCs when the controller's clock has not been read for ten minutes.
@@ -91,7 +90,8 @@ class CommandsAdapter:
         except ValueError as error:
             raise AdapterError(f"scontrol: {error}", retry=False) from None
         ahead = 0.0 if math.isnan(stamp) else stamp + 0.5 - (begin + end) / 2
-        self._ahead = (ahead if abs(ahead) > _SAME_CLOCK_S + (end - begin) else 0.0, end)
+        self._ahead = ahead if abs(ahead) > _SAME_CLOCK_S + (end - begin) else 0.0
+        self._ahead_known = end
         return facts
 
     def site_factors(self) -> dict[int, int]:
@@ -100,29 +100,45 @@ class CommandsAdapter:
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""
-        spelt = self._spelling(job_id)
+        try:
+            spelt = self._spelling(job_id)
+        except AdapterError as error:
+            return _later(error)
         change = f"{_OPTION[field]}={clamped(field, value)}"
         return self._tell("update", f"JobId={spelt}", change, tasks=spelt.partition("_")[2])
 
     def unpin(self, job_id: int) -> WriteResult:
-        """See Adapter. Looks first: a release of a held job would start it."""
-        state, priority = self._state(job_id)
+        """See Adapter. Looks first, since a release would start a held job.
+
+        A hold within the milliseconds between the look and the release would be lost.
+        """
+        try:
+            state, priority = self._state(job_id)
+            spelt = self._spelling(job_id)
+        except AdapterError as error:
+            return _later(error)
         if state != "PENDING":
             return WriteResult("gone", f"state {state or 'unknown'}, not pending")
         if priority == 0:
             return WriteResult("refused", "the job is held")
-        spelt = self._spelling(job_id)
         return self._tell("release", spelt, tasks=spelt.partition("_")[2])
 
     def requeue(self, job_id: int) -> WriteResult:
-        """See Adapter. With `Incomplete` Slurm leaves alone what has ended."""
-        before, _ = self._state(job_id)
+        """See Adapter. With `Incomplete` Slurm leaves alone what has ended, and says that all went well."""
+        try:
+            before, _ = self._state(job_id)
+            spelt = self._spelling(job_id)
+        except AdapterError as error:
+            return _later(error)
         if before not in ("RUNNING", "SUSPENDED"):
             return WriteResult("gone", f"state {before or 'unknown'}, not running")
-        done = self._tell("requeue", "Incomplete", self._spelling(job_id, whole_het=True))
+        done = self._tell("requeue", "Incomplete", requeue_spelling(job_id, spelt))
         if done.result != "ok":
             return done
-        after, _ = self._state(job_id)
+        try:
+            after, _ = self._state(job_id)
+        except AdapterError as error:
+            return _later(error)
         return done if after == "PENDING" else WriteResult("gone", f"state {after or 'unknown'}")
 
     def close(self) -> None:
@@ -150,9 +166,9 @@ class CommandsAdapter:
             return parse_queue(out, token, begin, end, ahead, self._fields)
 
     def _clock(self) -> float:
-        if self._ahead is None or abs(time.time() - self._ahead[1]) > _CLOCK_AGE_S:
+        if abs(time.time() - self._ahead_known) > _CLOCK_AGE_S:
             self.facts()
-        return self._ahead[0] if self._ahead else 0.0
+        return self._ahead
 
     def _ask(self, *argv: str) -> bytes:
         status, out, err = self._runner.run(argv)
@@ -165,19 +181,18 @@ class CommandsAdapter:
         try:
             status, out, err = self._runner.run(("scontrol", *argv))
         except AdapterError as error:
-            if not error.retry:
-                raise
-            return WriteResult("retry", str(error))
+            return _later(error)
         said = f"{err}\n{_text(out)}"
         words = printable(" ".join(said.split()), 300)
         if status == 0 or (tasks and not all_failed(said, tasks)):
             return WriteResult("ok", words)
         return WriteResult(classify(words), words or f"exit status {status}")
 
-    def _spelling(self, job_id: int, whole_het: bool = False) -> str:
-        """The name by which scontrol means this record alone; Slurm requeues het jobs only as a whole."""
-        spelt = self._spelt.get(job_id, str(job_id))
-        return str(job_id) if whole_het and "+" in spelt else spelt
+    def _spelling(self, job_id: int) -> str:
+        """The name by which scontrol means this record alone, as of the last look at the queue."""
+        if self._spelt is None:
+            self.jobs()
+        return (self._spelt or {}).get(job_id, str(job_id))
 
     def _state(self, job_id: int) -> tuple[str, int]:
         """Base state and priority of one record as they are now; a state of "" if there is no such record."""
@@ -202,6 +217,17 @@ def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offse
     if het_id == job_id:
         return f"{het_id}+{het_offset}"
     return str(job_id)
+
+
+def requeue_spelling(job_id: int, spelt: str) -> str:
+    """The name for `scontrol requeue`, of a record that is spelt so elsewhere: het jobs only go as a whole."""
+    return str(job_id) if "+" in spelt else spelt
+
+
+def _later(error: AdapterError) -> WriteResult:
+    if not error.retry:
+        raise error
+    return WriteResult("retry", str(error))
 
 
 def _failed(command: str, status: int, err: str) -> AdapterError:

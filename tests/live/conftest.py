@@ -1,0 +1,34 @@
+"""Tests on a real Slurm. They run inside a test cluster and nowhere else:
+
+contrib/testbed/testbed exec -- python -m pytest tests/live
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+IN_TESTBED = bool(os.environ.get("TIAS_TESTBED"))
+_left_out: list[pytest.Item] = []
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Outside a test cluster the tests of this directory are taken out; the summary says so."""
+    if IN_TESTBED:
+        return
+    live = [item for item in items if item.path.is_relative_to(HERE)]
+    if live:
+        config.hook.pytest_deselected(items=live)
+        items[:] = [item for item in items if not item.path.is_relative_to(HERE)]
+        _left_out.extend(live)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    if _left_out:
+        terminalreporter.write_line(
+            f"tests/live: {len(_left_out)} tests did not run, since there is no Slurm here: "
+            "contrib/testbed/testbed exec -- python -m pytest tests/live"
+        )
