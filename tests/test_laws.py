@@ -172,11 +172,12 @@ class Watched(VirtualCluster):
         assert (s.restarts[victims] < 8).all()
         assert (s.gpus[victims] > 0).all()
         assert (s.end[victims] != self.now).all()
-        super().apply(snapshot, plan)
+        refused = super().apply(snapshot, plan)
         for job in set(ids[plan.beneficiaries].tolist()):
             assert s.status[job] == engine.RUNNING, "made room for a job that did not start"
             assert s.run_start[job] == self.now
         self.look()
+        return refused
 
     def look(self):
         s, req = self.state, self.req
