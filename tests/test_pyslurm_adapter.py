@@ -375,7 +375,8 @@ class Record:
             "id": 7, "state": "PENDING", "tres": tres(("gpu", 2)), "cpus": 4, "num_nodes": 1, "user_id": 0,
             "partition": "gpu", "submit_time": 1000, "priority": 5, "nice": 0, "is_requeueable": True,
             "is_batch_job": True, "is_cronjob": False, "allocated_tres": None,
-            "requested_tres": tres(("gpu", 2)), "tres_per_job": None, "tres_per_node": None, "tres_per_task": None, "ntasks": 1, "run_time": 0,
+            "requested_tres": tres(("gpu", 2)),
+            "tres_per_job": None, "tres_per_node": None, "tres_per_task": None, "ntasks": 1, "run_time": 0,
             "exit_code": 0, "exit_code_signal": 0,
             **kw,
         }  # fmt: skip

@@ -16,7 +16,7 @@ import numpy as np
 from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.command_parse import classify
 from tias_slurm.slurm.command_run import Runner
-from tias_slurm.slurm.commands import CommandsAdapter, clamped, spelling
+from tias_slurm.slurm.commands import CommandsAdapter, clamped, requeue_spelling, spelling
 from tias_slurm.slurm.live import (
     AdapterError,
     Field,
@@ -123,7 +123,6 @@ class PyslurmAdapter:
         self._allow = allow_version_mismatch
         self._versions = versions or (lambda: read_versions(commands, self._runner))
         self._worker = WorkerProcess(start_limit_s, self._check_versions, worker)
-        self._spelt: dict[int, str] = {}
         self._warned = ""
         self.repaired_texts = 0  # texts of the last jobs() with bytes that are not UTF-8
 
@@ -151,16 +150,6 @@ class PyslurmAdapter:
             self._worker.end()
             raise AdapterError(f"pyslurm worker: a queue that cannot be read: {error}", retry=True) from None
         self.repaired_texts = int(header.get("repaired", 0))
-        self._spelt = {
-            int(table.job_id[row]): spelling(
-                int(table.job_id[row]),
-                int(table.array_id[row]),
-                table.array_task[row],
-                int(table.het_id[row]),
-                int(table.het_offset[row]),
-            )
-            for row in np.flatnonzero((table.job_id == table.array_id) | (table.job_id == table.het_id))
-        }
         return table
 
     def nodes(self) -> RawNodes:
@@ -206,7 +195,8 @@ class PyslurmAdapter:
         if seen.get("state") not in ("RUNNING", "SUSPENDED"):
             pending = seen.get("state") == "PENDING"
             return WriteResult("refused" if pending else "gone", f"state {seen.get('state') or 'unknown'}")
-        name = self._spelt.get(job_id, str(job_id))
+        # a plain array id would mean all of its tasks
+        name = requeue_spelling(job_id, spelling(job_id, *seen["record"]))
         try:
             status, out, err = self._runner.run(("scontrol", "requeue", "Incomplete", name))
         except AdapterError as error:

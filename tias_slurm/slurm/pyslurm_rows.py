@@ -198,7 +198,10 @@ def untracked_gpus(job: Any, row: Sequence[Any]) -> tuple[int, str]:
 
 
 def base_state(job: Any, row: Sequence[Any], now: float) -> tuple[str, str]:
-    """The base state behind a flag, and the flag: pyslurm shows one word, of the two the flag."""
+    """The base state behind a flag, and the flag: pyslurm shows one word, of the two the flag.
+
+    How a job ended is a guess while it is COMPLETING: its exit code comes when its processes are gone.
+    """
     flag, start, end = row[_STATE], row[AT["start_time"]], row[AT["end_time"]]
     if flag in _STATES:
         return flag, ""
@@ -239,16 +242,21 @@ def _columns(
     user_name: Callable[[Any], str],
 ) -> dict[str, Column]:
     by_name = dict(zip(ATTRIBUTES, zip(*rows, strict=True) if rows else [()] * len(ATTRIBUTES), strict=True))
-    array_id = _ints(by_name["array_id"])
     het_id = _ints(by_name["heterogeneous_id"])
+    names = ("array_id", "array_tasks_waiting", "array_task_id", "allocated_nodes")
     tasks = [
-        "" if not array else waiting or str(task or 0)  # task 0 comes as None
-        for array, waiting, task in zip(
-            by_name["array_id"], by_name["array_tasks_waiting"], by_name["array_task_id"], strict=True
-        )
+        _task(array, waiting, task, nodes, state)
+        for array, waiting, task, nodes, state in zip(*(by_name[n] for n in names), states, strict=True)
     ]
+    array_id = np.where([task != "" for task in tasks], _ints(by_name["array_id"]), 0).astype(np.int64)
     start, suspend = _floats(by_name["start_time"]), _floats(by_name["suspend_time"])
-    limits = by_name["time_limit"]
+    # None stands for unlimited too
+    limit_s = np.array(
+        [v * 60.0 if isinstance(v, int) else math.inf for v in by_name["time_limit"]], dtype=np.float64
+    )
+    end = _floats(by_name["end_time"])
+    # without a limit Slurm gives a year from the start, which squeue does not show either
+    end[np.isinf(limit_s) & (end > now)] = math.nan
     return {
         "job_id": _ints(by_name["id"]),
         "array_id": array_id,
@@ -266,12 +274,9 @@ def _columns(
         "submit": _floats(by_name["submit_time"]),
         "eligible": _floats(by_name["eligible_time"]),
         "start": start,
-        "end": _floats(by_name["end_time"]),
+        "end": end,
         "suspended_s": _suspended(states, start, suspend, by_name["pre_suspension_time"], now),
-        # None stands for unlimited too
-        "time_limit_s": np.array(
-            [v * 60.0 if isinstance(v, int) else math.inf for v in limits], dtype=np.float64
-        ),
+        "time_limit_s": limit_s,
         "priority": _ints(by_name["priority"], PRIORITY_UNKNOWN),  # "UNLIMITED", None
         "nice": _ints(by_name["nice"], NICE_UNKNOWN),
         "cpus": _ints(by_name["cpus"]),
@@ -284,6 +289,14 @@ def _columns(
         "native_deadline": _floats(by_name["deadline"]),
         "cron": np.array(by_name["is_cronjob"], dtype=np.bool_),
     }
+
+
+def _task(array: int | None, waiting: str | None, task: int | None, nodes: str | None, state: str) -> str:
+    """The task or tasks of a record; task 0 comes as None."""
+    if not array or waiting or task:
+        return (waiting or str(task)) if array else ""
+    # the rest of an array that was cancelled before it ran has no tasks left
+    return "0" if nodes or state == "PENDING" else ""
 
 
 def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[Any], now: float) -> Floats:

@@ -112,14 +112,18 @@ class Worker:
         return {"ok": True}, {}
 
     def state(self, job_id: int) -> Answer:
-        """Base state of one record, "" if it is not there any more; `held` for a priority of 0."""
+        """One record as it is now: base state ("" if it is not there any more), `held`, and what names it."""
         job = self._slurm.Job.load(job_id)
         # the reply for the id of an array may begin with any of its tasks
         if job.id != job_id:
             return {"ok": True, "state": "", "held": False}, {}
-        row, _ = pyslurm_rows.slow_row(job)
-        state = pyslurm_rows.base_state(job, row, time.time())[0]
-        return {"ok": True, "state": state, "held": job.priority in (0, None)}, {}
+        columns, _, _ = pyslurm_rows.job_columns([job], time.time(), self._user_name)
+        if not len(columns["job_id"]):
+            raise ValueError(f"job {job_id} cannot be read")
+        names = ("array_id", "array_task", "het_id", "het_offset")
+        record = [columns[n][0] if n == "array_task" else int(columns[n][0]) for n in names]
+        held = int(columns["priority"][0]) <= 0  # or unknown
+        return {"ok": True, "state": columns["state"][0], "held": held, "record": record}, {}
 
     def unpin(self, job_id: int) -> Answer:
         """Priority back to Slurm. On a held job this would be a release, so it is looked at right before."""
