@@ -1,4 +1,4 @@
-"""decisions.jsonl: what the daemon would have sent for the six jobs of test_schedules, worked out on paper."""
+"""decisions.jsonl: what the daemon would have sent for the jobs of test_schedules, worked out on paper."""
 
 import io
 import json
