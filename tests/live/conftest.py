@@ -6,10 +6,12 @@ contrib/testbed/testbed exec -- python -m pytest tests/live
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))  # for bed.py and adapters.py
 HERE = Path(__file__).parent
 IN_TESTBED = bool(os.environ.get("TIAS_TESTBED"))
 _left_out: list[pytest.Item] = []

@@ -176,8 +176,8 @@ def all_failed(said: str, tasks: str) -> bool:
 
 def _count(tasks: str) -> int:
     total = 0
-    for low, high in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?", tasks, re.ASCII):
-        total += int(high or low) - int(low) + 1
+    for low, high, step in re.findall(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?", tasks, re.ASCII):
+        total += (int(high or low) - int(low)) // max(1, int(step or 1)) + 1
     return total
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -23,6 +24,8 @@ FIELDS: Final = (
     "UserName", "Account", "QOS", "Partition", "NodeList", "Reason", "Comment",
 )  # fmt: skip
 _BETWEEN: Final = "\x1f"
+_TASK_ITEM: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+_MOST_TASKS: Final = 4_000_001  # slurm.conf(5) MaxArraySize
 _TASK: Final = FIELDS.index("ArrayTaskID")
 _NOTHING: Final = frozenset({"", "N/A", "(null)", "None", "NONE", "Unknown"})
 # Of a state with a flag squeue prints the flag alone. The base states that these flags stand for:
@@ -100,6 +103,59 @@ def ranges(numbers: Iterable[int]) -> str:
         else:
             parts.append([number, number])
     return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in parts)
+
+
+def tasks_of(text: str) -> set[int]:
+    """The task ids of `0-3,5`, `1-9:2` or `[0-3%2]`. ValueError: no such list."""
+    found: set[int] = set()
+    for item in text.strip("[]").partition("%")[0].split(","):
+        match = _TASK_ITEM.fullmatch(item)
+        if match is None:
+            raise ValueError("not a list of tasks")
+        low, high, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+        if not 0 <= high - low <= _MOST_TASKS or step < 1:
+            raise ValueError("not a list of tasks")
+        found.update(range(low, high + 1, step))
+    return found
+
+
+def doubtful(table: RawTable) -> list[int]:
+    """Waiting array records whose tasks `squeue --array` may not have listed in full.
+
+    It leaves the last task out where they follow each other by a step (`1-9:2`), on all releases tried.
+    """
+    whole = (table.array_id == table.job_id) & (table.array_id > 0)
+    return [
+        int(table.job_id[row])
+        for row in np.flatnonzero(whole).tolist()
+        if table.state[row] == "PENDING" and "-" not in table.array_task[row]
+    ]
+
+
+TASKS_FORMAT: Final = f"JobID:{_BETWEEN},ArrayTaskID:"
+
+
+def with_tasks(table: RawTable, raw: bytes, ids: Iterable[int]) -> RawTable:
+    """The table with the tasks of these records as squeue without --array prints them, by TASKS_FORMAT.
+
+    It counts waiting tasks that have a record of their own too, so these are taken off.
+    """
+    said = dict(
+        line.split(_BETWEEN, 1) for line in raw.decode("utf-8", "replace").split("\n") if _BETWEEN in line
+    )
+    task = list(table.array_task)
+    for number in ids:
+        row = int(np.searchsorted(table.job_id, number))
+        text = said.get(str(number), "").strip().partition("%")[0]
+        try:
+            tasks = tasks_of(text)
+        except ValueError:
+            continue  # it has ended in the meantime
+        others = np.flatnonzero((table.array_id == number) & (table.job_id != number)).tolist()
+        own = {int(task[at]) for at in others if task[at].isascii() and task[at].isdigit()}
+        if tasks - own:
+            task[row] = text if not tasks & own else ranges(tasks - own)
+    return replace(table, array_task=task)
 
 
 def _table(

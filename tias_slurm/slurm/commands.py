@@ -17,7 +17,15 @@ from tias_slurm.slurm.command_parse import (
     parse_nodes,
     parse_site_factors,
 )
-from tias_slurm.slurm.command_queue import FIELDS, format_option, parse_queue, unknown_fields
+from tias_slurm.slurm.command_queue import (
+    FIELDS,
+    TASKS_FORMAT,
+    doubtful,
+    format_option,
+    parse_queue,
+    unknown_fields,
+    with_tasks,
+)
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.live import (
     PRIORITY_UNKNOWN,
@@ -35,6 +43,8 @@ _OPTION: Final = {"nice": "Nice", "priority": "Priority", "site_factor": "SiteFa
 # clocks further apart than this differ; below it is the rounding of both to whole seconds and the way
 _SAME_CLOCK_S: Final = 2.0
 _CLOCK_AGE_S: Final = 600.0
+_MOST_IDS: Final = 1000  # that a command is given; more are not told apart
+_LONGEST_NAME: Final = 100_000  # execve(2): an argument holds 128 KiB
 
 
 def clamped(field: Field, value: int) -> int:
@@ -57,11 +67,19 @@ class CommandsAdapter:
         self._ahead_known = -math.inf  # when that was measured
 
     def jobs(self) -> RawTable:
-        """See Adapter. Two RPCs when the controller's clock has not been read for ten minutes.
+        """See Adapter. A second RPC every ten minutes, for the controller's clock; another while arrays wait whose
+        tasks squeue does not list in full.
 
         `cron` is False where squeue does not tell it (24.11 and before); Slurm refuses to change such jobs.
         """
         table = self._queue(self._clock())
+        doubt = doubtful(table)
+        if doubt:
+            only = (f"--jobs={','.join(map(str, doubt))}",) if len(doubt) <= _MOST_IDS else ()
+            words = ("squeue", "--all", "--states=PENDING", "--noheader", f"--Format={TASKS_FORMAT}", *only)
+            status, out, _ = self._runner.run(words)
+            if status == 0:  # else they are all gone by now
+                table = with_tasks(table, out, doubt)
         self._spelt = {
             number: spelling(number, array, task, het, offset)
             for number, array, task, het, offset in zip(
@@ -104,6 +122,8 @@ class CommandsAdapter:
             spelt = self._spelling(job_id)
         except AdapterError as error:
             return _later(error)
+        if len(spelt) > _LONGEST_NAME:
+            return WriteResult("refused", "too many separate tasks to name them to scontrol")
         change = f"{_OPTION[field]}={clamped(field, value)}"
         return self._tell("update", f"JobId={spelt}", change, tasks=spelt.partition("_")[2])
 
@@ -220,7 +240,7 @@ def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offse
 
 
 def requeue_spelling(job_id: int, spelt: str) -> str:
-    """The name for `scontrol requeue`, of a record that is spelt so elsewhere: het jobs only go as a whole."""
+    """The name for `scontrol requeue` of a record that is spelt so elsewhere: het jobs go as a whole."""
     return str(job_id) if "+" in spelt else spelt
 
 

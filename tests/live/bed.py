@@ -1,0 +1,96 @@
+"""What live tests do to the cluster that they run in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tias_slurm.slurm.live import RawTable
+
+CONF = Path("/etc/slurm/slurm.conf")
+
+
+def run(*argv: str | bytes, user: str = "") -> str:
+    """Run a command, as a user; its output."""
+    words: list[str | bytes] = (
+        ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
+    )
+    done = subprocess.run([*words, *argv], capture_output=True, timeout=60, check=False, cwd="/tmp")
+    assert done.returncode == 0, (argv, done.stderr)
+    return done.stdout.decode("utf-8", "replace")
+
+
+def python(code: str, user: str = "") -> str:
+    """Run Python as a user, with this directory's modules."""
+    here = str(Path(__file__).parent)
+    return run(sys.executable, "-c", f"import sys; sys.path.insert(0, {here!r})\n{code}", user=user)
+
+
+def shown(job: int | str, key: str) -> str:
+    """One field of `scontrol show job`."""
+    found = re.search(rf"(?:^|\s){key}=(\S*)", run("scontrol", "-o", "show", "job", str(job)))
+    assert found, key
+    return found[1]
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline, "not in time"
+        time.sleep(0.1)
+
+
+def row(table: RawTable, job_id: int) -> dict[str, Any]:
+    """One record, by column."""
+    at = int(np.searchsorted(table.job_id, job_id))
+    assert job_id in table.job_id[at : at + 1], job_id
+    return {
+        name: getattr(table, name)[at]
+        for name in RawTable.__dataclass_fields__
+        if name not in ("time", "refused")
+    }
+
+
+@contextlib.contextmanager
+def frozen_controller() -> Iterator[None]:
+    """slurmctld stopped: it takes connections and answers nothing."""
+    pid = int(Path("/run/slurmctld.pid").read_text())
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def configured(*lines: str) -> Iterator[None]:
+    """slurm.conf with lines more, and then as it was."""
+    before = CONF.read_text()
+    CONF.write_text(before + "".join(f"{line}\n" for line in lines))
+    try:
+        _reconfigure()
+        yield
+    finally:
+        CONF.write_text(before)
+        _reconfigure()
+
+
+def _reconfigure() -> None:
+    run("scontrol", "reconfigure")
+
+    def answers() -> bool:
+        done = subprocess.run(["squeue", "-h"], capture_output=True, timeout=60, check=False)
+        return done.returncode == 0
+
+    time.sleep(0.5)
+    wait_for(answers)
