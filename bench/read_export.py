@@ -1,11 +1,11 @@
 """Reading a large export: time and peak memory of read_history against a bare pandas.read_csv of the same
 file.
 
-    python bench/read_export.py [--rows 1000000] [--seed 1] [--repeat 3]
+    python bench/read_export.py [--rows 1000000] [--seed 1] [--repeat 3] [--keep-nodes]
 
-Writes an export of 23 columns to a temporary directory, then reads it in a fresh process each time, on one
-core. Prints the best times, their ratio and the peak memory; ends with 1 if the ratio is over 4 or the
-peak over 4 GB.
+Writes an export of 23 columns (with --keep-nodes a NodeList besides, which is then kept) to a temporary
+directory, then reads it in a fresh process each time, on one core. Prints the best times, their ratio and
+the peak memory; ends with 1 if the ratio is over 4 or the peak over 4 GB.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ import json, resource, sys, time
 from zoneinfo import ZoneInfo
 from tias_slurm.slurm.history import read_history
 begin = time.perf_counter()
-work = read_history([sys.argv[1]], zone=ZoneInfo("Europe/Berlin"))
+keep = "--keep-nodes" in sys.argv[2:]
+work = read_history([sys.argv[1]], zone=ZoneInfo("Europe/Berlin"), keep_nodes=keep)
 seconds = time.perf_counter() - begin
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 print(json.dumps({"seconds": seconds, "peak_gb": peak / 2**20, "rows": work.rows, "jobs": len(work.jobs)}))
@@ -50,8 +51,9 @@ print(json.dumps({"seconds": seconds, "peak_gb": peak / 2**20, "rows": len(table
 """
 
 
-def write_export(path: Path, rows: int, seed: int) -> None:
+def write_export(path: Path, rows: int, seed: int, node_list: bool) -> None:
     """An export of that many jobs, with no steps; one in 20 is an array task, one in 30 was never started."""
+    columns = f"{COLUMNS}|NodeList" if node_list else COLUMNS
     rng = np.random.default_rng(seed)
     epoch = np.datetime64("2025-01-01T00:00:00")
     submit = np.sort(rng.integers(0, 360 * 86400, rows))
@@ -78,7 +80,7 @@ def write_export(path: Path, rows: int, seed: int) -> None:
 
     submits, starts, ends = stamp(submit), stamp(start), stamp(start + length)
     with path.open("w") as out:
-        out.write(COLUMNS + "\n")
+        out.write(columns + "\n")
         for i in range(rows):
             raw = 1_000_000 + i
             job = f"{raw // 20 * 20}_{raw % 20}" if i % 400 < 20 else str(raw)
@@ -101,10 +103,14 @@ def write_export(path: Path, rows: int, seed: int) -> None:
                 nodes, cpus, f"{cpus * 8}G", given, asked, comment,
                 f"sbatch --gres=gpu:{g} --time={limit[i]} --array=0-19 run_{i % 977}.sh --lr 0.{i % 1000}",
             )  # fmt: skip
+            if node_list:
+                at = int(submit[i] * 7919 % 500)
+                hosts = f"gn{at:03d}" if nodes == 1 else f"gn[{at:03d}-{at + nodes - 1:03d}]"
+                line = (*line, hosts if ran else "None assigned")
             out.write("|".join(map(str, line)) + "\n")
 
 
-def measure(code: str, path: Path, repeat: int) -> dict[str, float]:
+def measure(code: str, path: Path, repeat: int, *more: str) -> dict[str, float]:
     """The best of several runs, each in a process of its own on one core."""
     core = min(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "ARROW_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -117,7 +123,7 @@ def measure(code: str, path: Path, repeat: int) -> dict[str, float]:
     runs = []
     for _ in range(repeat):
         done = subprocess.run(
-            [sys.executable, "-c", code, str(path)],
+            [sys.executable, "-c", code, str(path), *more],
             check=True, capture_output=True, text=True, env=environment, preexec_fn=pin,
         )  # fmt: skip
         runs.append(json.loads(done.stdout))
@@ -132,18 +138,20 @@ def main() -> int:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--keep-nodes", action="store_true", help="with a column NodeList, and keep it")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "export.txt"
-        write_export(path, args.rows, args.seed)
+        write_export(path, args.rows, args.seed, args.keep_nodes)
         size = path.stat().st_size / 1e6
-        ours = measure(READ_HISTORY, path, args.repeat)
+        ours = measure(READ_HISTORY, path, args.repeat, *(["--keep-nodes"] if args.keep_nodes else []))
         bare = measure(READ_CSV, path, args.repeat)
     if ours["rows"] != args.rows or bare["rows"] != args.rows:
         print(f"rows lost: {args.rows} written, {ours['rows']} and {bare['rows']} read")
         return 1
     ratio = ours["seconds"] / bare["seconds"]
-    print(f"export             {args.rows:,} rows, {COLUMNS.count('|') + 1} columns, {size:.0f} MB")
+    columns = COLUMNS.count("|") + 1 + args.keep_nodes
+    print(f"export             {args.rows:,} rows, {columns} columns, {size:.0f} MB")
     print(f"read_history       {ours['seconds']:.2f} s, peak {ours['peak_gb']:.2f} GB, {ours['jobs']:,} jobs")
     print(f"pandas.read_csv    {bare['seconds']:.2f} s, peak {bare['peak_gb']:.2f} GB")
     print(f"ratio              {ratio:.2f} (at most {MOST_RATIO:g})")
