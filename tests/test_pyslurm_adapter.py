@@ -350,7 +350,7 @@ def test_error_numbers_are_classified() -> None:
     expected = {
         2017: "gone", 2021: "gone", 2084: "gone", 2002: "no rights", 2010: "no rights", 2095: "no rights",
         2042: "refused", 2037: "refused", 2096: "refused", 2027: "retry", 111: "retry", 1800: "retry",
-        1803: "retry", 5004: "retry", 6000: "retry", 2050: "refused", 9999: "refused",
+        1803: "retry", 5004: "retry", 6000: "retry", 2050: "refused", 9999: "refused", -1: "refused",
     }  # fmt: skip
     assert {code: pyslurm_errors.result_of(code, known) for code in expected} == expected
     # a release that numbers them otherwise is believed

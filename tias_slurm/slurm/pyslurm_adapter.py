@@ -226,7 +226,7 @@ class PyslurmAdapter:
         if not header["ok"]:
             self._after_error(header)
             failed = _write_result(header)
-            raise AdapterError(f"pyslurm: {failed.message}", retry=failed.result == "retry")
+            raise AdapterError(f"pyslurm: {failed.message}", retry=failed.result != "no rights")
         return header, columns
 
     def _tell(self, name: str, **arguments: Any) -> WriteResult:

@@ -40,6 +40,9 @@ def result_of(code: int, known: Mapping[int, Result]) -> Result:
     """What a number means; an unknown one of slurmctld's own is a refusal, job_submit.lua may send any."""
     if code in known:
         return known[code]
+    # SLURM_ERROR, which job_submit.lua sends when it says no
+    if code == -1:
+        return "refused"
     # errno(3), messages (1000-), slurmctld not reached (1800-), sockets (5000-), credentials (6000-)
     if code < 2000 or 5000 <= code < 7000:
         return "retry"
