@@ -8,6 +8,8 @@ from tias_slurm.jobs import PENDING, RUNNING, Ended
 from tias_slurm.ledger import Ledger
 from tias_slurm.policy.learning import BINS
 
+NOBODY = np.empty(0, dtype=int)
+
 
 def ended(*jobs):
     """Jobs as (id, submit, deadline, run time, completed)."""
@@ -96,18 +98,69 @@ def test_executed_lies_between_nothing_and_the_age():
 
 def test_the_value_found_is_the_users_not_ours():
     ledger = Ledger()
-    ledger.remember(snapshot(0.0, one(lever=50.0)))
+    ledger.remember(snapshot(0.0, one(lever=20.0)))
+    before = snapshot(30.0, one(lever=50.0))
+    ledger.remember(before)  # until we write, the value is the user's, whatever it becomes
+    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
     ledger.remember(snapshot(60.0, one(lever=-300.0)))
     assert ledger.found.tolist() == [50.0]
+
+
+def test_a_value_that_nobody_of_us_set_is_a_persons():
+    ledger = Ledger()
+    before = snapshot(30.0, one(lever=50.0))
+    ledger.remember(before)
+    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
+    for lever, persons in ((50.0, False), (-300.0, False), (-299.0, True), (0.0, True)):
+        after = snapshot(60.0, one(lever=lever))
+        ledger.remember(after)
+        assert ledger.overridden(after).tolist() == [persons]
+
+
+def test_tasks_split_off_an_array_keep_what_is_known_of_it():
+    ledger = Ledger()
+    before = snapshot(30.0, one(job_id=7, submit=10.0, lever=5.0, array_id=7))
+    ledger.remember(before)
+    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
+    tasks = job_table(
+        3, job_id=[7, 8, 9], submit=[10.0, 10.0, 10.0], lever=[-300.0, -300.0, -20.0], array_id=7
+    )
+    after = snapshot(90.0, tasks)
+    ledger.remember(after)
+    assert ledger.found.tolist() == [5.0, 5.0, -20.0]
+    assert ledger.overridden(after).tolist() == [False, False, False]  # the last: never ours
+    later = snapshot(150.0, job_table(1, job_id=[8], submit=10.0, lever=4.0, array_id=7))
+    ledger.remember(later)
+    assert ledger.overridden(later).tolist() == [True]
+
+
+def test_an_id_used_again_is_another_job():
+    ledger = Ledger()
+    ledger.remember(snapshot(1000.0, one(submit=100.0, state=RUNNING, run_time=500.0)))
+    known = ledger.remember(snapshot(9000.0, one(submit=8000.0)))
+    assert known.first_submit.tolist() == [8000.0]
+    assert known.attained.tolist() == [0.0]
+
+
+def test_what_slurm_refused_is_not_tried_until_the_next_run():
+    ledger = Ledger()
+    ledger.remember(snapshot(100.0, one(submit=50.0)))
+    ledger.refuse(np.array([0]), 100.0)
+    ledger.remember(snapshot(160.0, one(submit=50.0)))
+    assert ledger.refused.tolist() == [True]
+    ledger.remember(snapshot(900.0, one(submit=800.0, restarts=1)))
+    assert ledger.refused.tolist() == [False]
 
 
 def test_own_requeues_are_counted_by_job():
     ledger = Ledger()
     two = job_table(2, job_id=[3, 9], state=RUNNING)
-    ledger.remember(snapshot(0.0, two))
-    ledger.requeued(np.array([1]))
-    ledger.remember(snapshot(60.0, job_table(3, job_id=[3, 5, 9])))
-    ledger.requeued(np.array([2]))
+    now = snapshot(0.0, two)
+    ledger.remember(now)
+    ledger.intend(now, NOBODY, np.empty(0), np.array([1]))
+    now = snapshot(60.0, job_table(3, job_id=[3, 5, 9]))
+    ledger.remember(now)
+    ledger.intend(now, NOBODY, np.empty(0), np.array([2]))
     assert ledger.requeues.tolist() == [0, 0, 2]
 
 

@@ -57,6 +57,8 @@ def job_table(n, **columns):
         "checkpoint": 600.0,
         "lever": 0.0,
         "can_start": True,
+        "nice": 0.0,
+        "array_id": 0,
     }
     types = {
         "job_id": int,
@@ -65,8 +67,11 @@ def job_table(n, **columns):
         "restarts": int,
         "requeueable": bool,
         "can_start": bool,
+        "writable": bool,
+        "array_id": int,
     }
     given |= columns
+    given.setdefault("writable", (np.asarray(given["state"]) == 0) & (np.asarray(given["gpus"]) > 0))
     return JobTable(**{k: np.broadcast_to(v, n).astype(types.get(k, float)) for k, v in given.items()})
 
 

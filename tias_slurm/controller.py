@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Snapshot
+from tias_slurm.jobs import PENDING, Ints, Snapshot
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
@@ -21,8 +21,8 @@ class Cluster(Protocol):
     def observe(self) -> Snapshot:
         """One look at jobs, nodes and the controller's clock."""
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Carry the actions out: first the writes, then the requeues."""
+    def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
+        """Carry the actions out, writes before requeues. Returns rows that Slurm refused to have written."""
 
 
 class Controller:
@@ -50,11 +50,14 @@ class Controller:
         if not np.any(snapshot.jobs.state == PENDING):
             return
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
-        plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking)
+        barred = self.ledger.overridden(snapshot) | self.ledger.refused
+        plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
         if not len(plan.write) and not len(plan.victims):
             return
-        self.ledger.requeued(plan.victims)
+        self.ledger.intend(snapshot, plan.write, plan.new, plan.victims)
         self.writes += len(plan.write)
         if self.record is not None:
             self.record(snapshot, ranking, plan)
-        self.cluster.apply(snapshot, plan)
+        refused = self.cluster.apply(snapshot, plan)
+        if len(refused):
+            self.ledger.refuse(refused, snapshot.now)

@@ -58,6 +58,11 @@ class JobTable:
     checkpoint: Floats  # seconds between checkpoints; 0: the job never saves itself
     lever: Floats  # the field that we may write, as it stands now (nice by default)
     can_start: Bools  # waits for resources or priority, not for a date, a limit or a dependency
+    writable: (
+        Bools  # waiting, and neither held nor special nor out of scope nor blocked by what we cannot cure
+    )
+    nice: Floats  # as it stands; the same as `lever` where nice is the lever
+    array_id: Ints  # ArrayJobId, the record that a task was split from; 0: no array
 
     def __len__(self) -> int:
         return len(self.job_id)

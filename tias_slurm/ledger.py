@@ -1,85 +1,165 @@
-"""What a snapshot lacks and the daemon must remember: first submits, service over all runs, values found."""
+"""What a snapshot lacks and the daemon must remember: first submits, service, values found and set."""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
 
-from tias_slurm.jobs import RUNNING, Floats, Ints, RankInput, Snapshot
+from tias_slurm.jobs import RUNNING, Bools, Floats, Ints, RankInput, Snapshot
 from tias_slurm.policy.learning import Learner
+
+# columns of the ledger's table
+COLUMNS = (
+    "first_submit",
+    "submit",  # as last seen: a change without a restart means that the id was used again
+    "kept",  # useful seconds of earlier runs
+    "attained",  # GPU-seconds of earlier runs
+    "run_time",  # of the current run, when last seen
+    "restarts",
+    "requeues",  # by us
+    "found",  # the lever's value before we came: the user's own
+    "nice",  # the user's own nice, which the priority lever wipes
+    "set",  # the value that we last sent; NaN: none
+    "before",  # the value that stood there when we sent it
+    "refused",  # when Slurm last refused a write of ours; NaN: never
+)
+FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED = range(12)
+
+
+class Store(Protocol):
+    """Where a ledger survives the daemon. See store.SqliteStore."""
+
+    def load(self) -> tuple[Ints, Floats, Floats]:
+        """Ids (n,), ascending; the table (n, columns); what was learned (see Learner.counts)."""
+
+    def save(self, ids: Ints, table: Floats, gone: Ints, learned: Floats | None) -> None:
+        """Keep changed rows, note which jobs are gone, and what was learned if that changed."""
 
 
 class Ledger:
-    """In memory, as columns in the order of the last snapshot; jobs that left are forgotten."""
+    """A table in the order of the last snapshot, one row a job; only the store keeps jobs that left."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store | None = None) -> None:
         self.learner = Learner()
+        self._store = store
         self._ids: Ints = np.empty(0, dtype=np.int64)
-        self._first_submit: Floats = np.empty(0)
-        self._kept: Floats = np.empty(0)  # useful seconds of earlier runs
-        self._attained: Floats = np.empty(0)  # GPU-seconds of earlier runs
-        self._run_time: Floats = np.empty(0)  # of the current run, when last seen
-        self._restarts: Ints = np.empty(0, dtype=np.int64)
-        self.found: Floats = np.empty(0)  # the users' own lever values
-        self.requeues: Ints = np.empty(0, dtype=np.int64)  # by us
+        self._table: Floats = np.empty((0, len(COLUMNS)))
+        self._learned = False
+        if store is not None:
+            self._ids, self._table, counts = store.load()
+            if counts.shape == self.learner.counts.shape:
+                self.learner.counts[:] = counts
+        self._saved_ids, self._saved = self._ids, self._table.copy()
+
+    @property
+    def found(self) -> Floats:
+        """The users' own lever values. Shape (n,), rows of the last snapshot, likewise below."""
+        return self._table[:, FOUND]
+
+    @property
+    def requeues(self) -> Ints:
+        """How often we requeued each job."""
+        return self._table[:, REQUEUES].astype(np.int64)
+
+    @property
+    def refused(self) -> Bools:
+        """Jobs of which Slurm refused a write."""
+        return np.isfinite(self._table[:, REFUSED])
+
+    def overridden(self, snapshot: Snapshot) -> Bools:
+        """Jobs whose value is neither what we found nor what we set: a person's decision."""
+        lever, t = snapshot.jobs.lever, self._table
+        ours = (lever == t[:, SET]) | (lever == t[:, BEFORE]) | (lever == t[:, FOUND])
+        return np.asarray(~ours & np.isfinite(t[:, SET]), dtype=np.bool_)
 
     def remember(self, snapshot: Snapshot) -> RankInput:
         """Take in a snapshot; return its jobs joined with what is known of them."""
         self._learn(snapshot)
         jobs = snapshot.jobs
-        if not np.array_equal(jobs.job_id, self._ids):
+        if not np.array_equal(jobs.job_id, self._ids) or (jobs.submit != self._table[:, SUBMIT]).any():
             self._realign(snapshot)
-        restarted = jobs.restarts > self._restarts
+        t = self._table
+        restarted = jobs.restarts > t[:, RESTARTS]
         if restarted.any():
             self._close_runs(snapshot, np.flatnonzero(restarted))
-        self._run_time = jobs.run_time
-        age = snapshot.now - self._first_submit
-        executed = np.maximum(np.minimum(self._kept + jobs.run_time, age), 0.0)
+        t[:, RUN_TIME] = jobs.run_time
+        untouched = np.isnan(t[:, SET])
+        if not np.array_equal(jobs.lever, t[:, FOUND]):
+            # until we write, the value is the user's own, whatever it becomes
+            t[untouched, FOUND] = jobs.lever[untouched]
+        age = snapshot.now - t[:, FIRST]
+        executed = np.maximum(np.minimum(t[:, KEPT] + jobs.run_time, age), 0.0)
+        self._keep()
         return RankInput(
             jobs.job_id,
             jobs.state == RUNNING,
-            self._first_submit,
+            t[:, FIRST].copy(),
             jobs.deadline,
             jobs.gpus.astype(np.float64),
             executed,
-            self._attained + jobs.run_time * jobs.gpus,
+            t[:, ATTAINED] + jobs.run_time * jobs.gpus,
             np.zeros(len(jobs), dtype=np.bool_),
         )
 
-    def requeued(self, rows: Ints) -> None:
-        """Note our own requeues, rows of the last snapshot, before they are carried out."""
-        self.requeues[rows] += 1
+    def first_submit(self, ids: Ints, submit: Floats) -> Floats:
+        """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""
+        at, known = self._find(ids)
+        return np.where(known, self._table[at, FIRST], submit) if len(self._ids) else submit
+
+    def intend(self, snapshot: Snapshot, write: Ints, new: Floats, victims: Ints) -> None:
+        """Note what is about to be sent (rows of the last snapshot): no crash may leave a value unknown."""
+        t = self._table
+        t[write, BEFORE] = snapshot.jobs.lever[write]
+        t[write, SET] = new
+        t[victims, REQUEUES] += 1.0
+        self._keep()
+
+    def refuse(self, rows: Ints, now: float) -> None:
+        """Note that Slurm refused writes of these rows of the last snapshot."""
+        self._table[rows, REFUSED] = now
+        self._keep()
 
     def _realign(self, snapshot: Snapshot) -> None:
         jobs = snapshot.jobs
-        at, known = self._find(jobs.job_id)
+        fresh = np.zeros((len(jobs), len(COLUMNS)))
+        fresh[:, FIRST] = fresh[:, SUBMIT] = jobs.submit
+        fresh[:, RESTARTS] = jobs.restarts
+        fresh[:, FOUND] = jobs.lever
+        fresh[:, NICE] = jobs.nice
+        fresh[:, SET] = fresh[:, BEFORE] = fresh[:, REFUSED] = np.nan
+        if len(self._ids):
+            at, known = self._find(jobs.job_id)
+            old = self._table[at]
+            known &= (old[:, SUBMIT] == jobs.submit) | (jobs.restarts > old[:, RESTARTS])
+            split = np.flatnonzero(~known & (jobs.array_id > 0) & (jobs.array_id != jobs.job_id))
+            if len(split):
+                self._inherit(snapshot, fresh, split)
+            fresh[known] = old[known]
+            fresh[:, SUBMIT] = jobs.submit
+        self._table, self._ids = fresh, jobs.job_id
 
-        def carry(old: Floats, fresh: Floats) -> Floats:
-            # always an array of its own: the columns are added to in place
-            return np.where(known, old[at], fresh) if len(old) else fresh.copy()
-
-        zeros = np.zeros(len(jobs))
-        none = np.zeros(len(jobs), dtype=np.int64)
-        self._first_submit = carry(self._first_submit, jobs.submit)
-        self._kept = carry(self._kept, zeros)
-        self._attained = carry(self._attained, zeros)
-        self._run_time = carry(self._run_time, zeros)
-        self.found = carry(self.found, jobs.lever)
-        self._restarts = (
-            np.where(known, self._restarts[at], jobs.restarts) if len(self._ids) else jobs.restarts
-        )
-        self.requeues = np.where(known, self.requeues[at], none) if len(self._ids) else none
-        self._ids = jobs.job_id
+    def _inherit(self, snapshot: Snapshot, fresh: Floats, rows: Ints) -> None:
+        """Tasks split off an array: first submit and lever values are those of the record they came from."""
+        at, known = self._find(snapshot.jobs.array_id[rows])
+        rows, parent = rows[known], self._table[at[known]]
+        fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
+        lever = snapshot.jobs.lever[rows]
+        ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE])
+        inherited = (FOUND, NICE, SET, BEFORE)
+        fresh[np.ix_(rows[ours], inherited)] = parent[np.ix_(ours, inherited)]
 
     def _close_runs(self, snapshot: Snapshot, rows: Ints) -> None:
         """Runs ended by a requeue: all of their service was received, what was saved is still useful."""
-        jobs = snapshot.jobs
-        ran, saves = self._run_time[rows], jobs.checkpoint[rows]
-        self._attained[rows] += ran * jobs.gpus[rows]
+        jobs, t = snapshot.jobs, self._table
+        ran, saves = t[rows, RUN_TIME], jobs.checkpoint[rows]
+        t[rows, ATTAINED] += ran * jobs.gpus[rows]
         saved = np.floor(ran / np.maximum(saves, 1.0)) * saves
-        self._kept[rows] = np.where(saves > 0, self._kept[rows] + saved, 0.0)
-        self._restarts = jobs.restarts
+        t[rows, KEPT] = np.where(saves > 0, t[rows, KEPT] + saved, 0.0)
+        t[rows, RESTARTS] = jobs.restarts[rows]
+        t[rows, REFUSED] = np.nan
 
-    def _find(self, ids: Ints) -> tuple[Ints, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    def _find(self, ids: Ints) -> tuple[Ints, Bools]:
         """Rows of `ids` in the last snapshot, and which of them were there."""
         if not len(self._ids):
             return np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.bool_)
@@ -96,8 +176,26 @@ class Ledger:
         at, known = self._find(ended.job_id[rows])
         kept, first = np.zeros(len(rows)), ended.submit[rows]
         if len(self._ids):
-            kept = np.where(known, self._kept[at], 0.0)
-            first = np.where(known, self._first_submit[at], first)
+            kept = np.where(known, self._table[at, KEPT], 0.0)
+            first = np.where(known, self._table[at, FIRST], first)
         window = ended.deadline[rows] - first
         fine = window > 0
         self.learner.learn(window[fine], (kept + ended.run_time[rows])[fine])
+        self._learned = True
+
+    def _keep(self) -> None:
+        """Bring the store up to date: the rows that changed, and nothing else."""
+        if self._store is None:
+            return
+        changed = np.ones(len(self._ids), dtype=np.bool_)
+        gone = self._saved_ids
+        if len(self._saved_ids):
+            at = np.minimum(np.searchsorted(self._saved_ids, self._ids), len(self._saved_ids) - 1)
+            was = self._saved_ids[at] == self._ids
+            same = (self._saved[at] == self._table) | (np.isnan(self._saved[at]) & np.isnan(self._table))
+            changed = ~(was & same.all(axis=1))
+            gone = np.setdiff1d(self._saved_ids, self._ids, assume_unique=True)
+        if changed.any() or len(gone) or self._learned:
+            learned = self.learner.counts if self._learned else None
+            self._store.save(self._ids[changed], self._table[changed], gone, learned)
+            self._saved_ids, self._saved, self._learned = self._ids, self._table.copy(), False

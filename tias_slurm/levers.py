@@ -9,10 +9,12 @@ import numpy as np
 from tias_slurm.jobs import Floats
 from tias_slurm.policy.base import Ranking
 
-# scontrol(1): nice lies in +/-2147483645
+# scontrol(1): nice and site factor lie in +/-2147483645
 NICE_MAX = 2_147_483_645
 # urgency is cut into steps by its logarithm; 2^32 GPU-seconds is over a million GPU-hours
 URGENCY_BITS = 32
+# explicit priorities start here: far above what multifactor gives, far below what Slurm can hold
+PRIORITY_BASE = 1_000_000_000
 
 
 class Lever(Protocol):
@@ -27,18 +29,19 @@ class Lever(Protocol):
         """Whether a better level always beats what the site's own priority adds."""
 
     def target(self, found: Floats, ranking: Ranking) -> Floats:
-        """The value to set, whole numbers; smaller goes first. `found`: the user's own. Shapes (n,)."""
+        """The value to set, whole numbers. `found`: the user's own. Shapes (n,)."""
+
+    def priority(self, order: Floats, value: Floats) -> Floats:
+        """Slurm's priority of jobs whose field has `value`, `order` being the priority without it."""
 
 
-class NiceLever:
-    """Nice between -span and 0 on top of the user's own, so that a user cannot undo it.
+class _Steps:
+    """Where a job stands, as a step from 0 (first) to `last`, and how much a step is worth.
 
-    `site_weights` is the sum of the site's PriorityWeight* values. By default one step outweighs it, so that
-    levels are strict and the site's order decides where a policy leaves it the choice; a `span` softens that,
-    and one that is smaller than the number of steps lets neighbours share a value.
+    By default one step outweighs `site_weights`, the sum of the site's PriorityWeight* values, so that levels
+    are strict and the site's order decides where a policy leaves it the choice; a `span` softens that, and
+    one that is smaller than the number of steps lets neighbours share a value.
     """
-
-    kind = "nice"
 
     def __init__(self, levels: int, urgency_steps: int, site_weights: int, span: int | None = None) -> None:
         self._steps = urgency_steps
@@ -50,16 +53,63 @@ class NiceLever:
         self.unit = min(site_weights + 1.0, largest) if span is None else largest
         self.strict = self.unit >= 1.0 and self.unit > site_weights
 
-    def offset(self, ranking: Ranking) -> Floats:
-        """What is added to the user's own value. Shape (n,)."""
+    def behind(self, ranking: Ranking) -> Floats:
+        """How far in front of the very last step each job stands, as a number <= 0. Shape (n,)."""
         bits = np.log2(np.maximum(ranking.urgency, 1.0))
         step = np.minimum(np.floor(bits * (self._steps / URGENCY_BITS)), self._steps - 1)
         place = ranking.level * self._steps + np.where(ranking.site_order, 0.0, step)
-        return np.asarray(np.ceil((place - self._last) * self.unit), dtype=np.float64)
+        return np.asarray(place - self._last, dtype=np.float64)
+
+
+class NiceLever(_Steps):
+    """Nice between -span and 0 on top of the user's own, so that a user cannot undo it."""
+
+    kind = "nice"
+
+    def offset(self, ranking: Ranking) -> Floats:
+        """What is added to the user's own value. Shape (n,)."""
+        return np.asarray(np.ceil(self.behind(ranking) * self.unit), dtype=np.float64)
 
     def target(self, found: Floats, ranking: Ranking) -> Floats:
         """See Lever."""
-        return np.asarray(found + self.offset(ranking), dtype=np.float64)
+        return np.asarray(np.clip(found + self.offset(ranking), -NICE_MAX, NICE_MAX), dtype=np.float64)
+
+    def priority(self, order: Floats, value: Floats) -> Floats:
+        """See Lever."""
+        return order - value
+
+
+class SiteFactorLever(_Steps):
+    """Site factor between 0 and span on top of what was there; leaves nice alone, closed to users."""
+
+    kind = "site_factor"
+
+    def target(self, found: Floats, ranking: Ranking) -> Floats:
+        """See Lever."""
+        value = found - np.ceil(self.behind(ranking) * self.unit)
+        return np.asarray(np.clip(value, -NICE_MAX, NICE_MAX), dtype=np.float64)
+
+    def priority(self, order: Floats, value: Floats) -> Floats:
+        """See Lever."""
+        return order + value
+
+
+class PriorityLever(_Steps):
+    """An explicit priority: an absolute order, which pins the job and wipes its nice."""
+
+    kind = "priority"
+
+    def __init__(self, levels: int, urgency_steps: int) -> None:
+        super().__init__(levels, urgency_steps, 0)
+        self.strict = True
+
+    def target(self, found: Floats, ranking: Ranking) -> Floats:
+        """See Lever."""
+        return PRIORITY_BASE - self.behind(ranking)
+
+    def priority(self, order: Floats, value: Floats) -> Floats:
+        """See Lever."""
+        return value
 
 
 class ExactLever:
@@ -73,3 +123,7 @@ class ExactLever:
         """See Lever."""
         within = np.where(ranking.site_order, 0.0, np.minimum(ranking.urgency, 2.0**40 - 1.0))
         return np.asarray(ranking.level * 2.0**40 + within, dtype=np.float64)
+
+    def priority(self, order: Floats, value: Floats) -> Floats:
+        """See Lever."""
+        return order - value

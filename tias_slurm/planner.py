@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tias_slurm import preemption
-from tias_slurm.jobs import PENDING, RUNNING, Floats, Ints, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, Ints, Snapshot
 from tias_slurm.levers import Lever
 from tias_slurm.policy.base import Ranking
 
@@ -43,12 +43,18 @@ class Planner:
         self.lever = lever
         self.limits = limits
 
-    def plan(self, snapshot: Snapshot, found: Floats, requeues: Ints, ranking: Ranking) -> Plan:
-        """`found`: the user's own lever values; `requeues`: how often we requeued each job. Shapes (n,)."""
+    def plan(
+        self, snapshot: Snapshot, found: Floats, requeues: Ints, ranking: Ranking, barred: Bools | None = None
+    ) -> Plan:
+        """What to do. Shapes (n,).
+
+        `found`: the users' own lever values; `requeues`: how often we requeued each job; `barred`: jobs that
+        a person or Slurm has taken out of our hands.
+        """
         jobs = snapshot.jobs
-        waiting = (jobs.state == PENDING) & (jobs.gpus > 0)
         target = self.lever.target(found, ranking)
-        write = np.flatnonzero(waiting & (target != jobs.lever))
+        ours = jobs.writable if barred is None else jobs.writable & ~barred
+        write = np.flatnonzero(ours & (target != jobs.lever))
         held_back = max(0, len(write) - self.limits.max_writes)
         if held_back:
             # the largest change first
@@ -81,7 +87,7 @@ class Planner:
         if ranking.level[rows].min() >= ranking.level[preemptible].max():
             return nobody, nobody
         # the order in which Slurm will look at them once the writes are in
-        priority = snapshot.order[rows] - planned[rows]
+        priority = self.lever.priority(snapshot.order[rows], planned[rows])
         order = rows[np.lexsort((snapshot.tie[rows], -priority))]
         saved = np.where(jobs.checkpoint > 0, jobs.run_time % np.maximum(jobs.checkpoint, 1.0), jobs.run_time)
         loss = (saved + limits.restart_s) * jobs.gpus

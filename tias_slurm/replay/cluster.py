@@ -289,6 +289,7 @@ class VirtualCluster:
             a = np.sort(s.active[: s.counter[e.ACTIVE]])
             self._active = a
             self._static = (s.gpus[a], req.deadline[a], self.consent[a], self.checkpoint[a], s.tie[a])
+            self._plain = (s.gpus[a] > 0, np.zeros(len(a)), np.zeros(len(a), dtype=np.int64))
             self._requests = (
                 s.partition[a],
                 s.nodes[a],
@@ -299,6 +300,7 @@ class VirtualCluster:
             )
         a = self._active
         gpus, deadline, consent, checkpoint, tie = self._static
+        writable, nice, array_id = self._plain
         status = s.status[a]
         running = status == e.RUNNING
         jobs = JobTable(
@@ -313,6 +315,9 @@ class VirtualCluster:
             checkpoint=checkpoint,
             lever=s.lever[a],
             can_start=(status == e.WAITING) & ~np.isnan(s.work[a]),
+            writable=writable & ~running,
+            nice=nice,
+            array_id=array_id,
         )
         partition, nodes, node_gpus, node_cpus, node_mem, first = self._requests
         occupancy = Occupancy(
@@ -332,7 +337,7 @@ class VirtualCluster:
         )
         return Snapshot(self.now, jobs, s.base[a], tie, self._take_ended(), occupancy)
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> None:
+    def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
         """See controller.Cluster."""
         s = self.state
         ids = snapshot.jobs.job_id
@@ -344,6 +349,7 @@ class VirtualCluster:
                 e.requeue(s, int(ids[row]), self.now)
             e.walk(s, self.now)
             self._next = None
+        return _NOBODY
 
     def _sort_queue(self) -> None:
         s = self.state
@@ -374,6 +380,7 @@ class VirtualCluster:
         )
 
 
+_NOBODY = np.empty(0, dtype=np.int64)
 _NOTHING_ENDED = Ended(
     np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_)
 )
