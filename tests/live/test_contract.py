@@ -320,13 +320,6 @@ def test_the_state_behind_a_flag(adapter: Adapter, running: Submit, tmp_path: Pa
         assert (table.state[special], table.priority[special]) == ("PENDING", 0)
 
 
-def test_an_empty_queue(adapter: Adapter) -> None:
-    run("scancel", "-u", "root,alice,bob,carol,tias")
-    table = adapter.jobs()
-    assert "RUNNING" not in table.state or len(table) > 0
-    assert len(table.comment) == len(table) == len(table.nice)
-
-
 # ---- reading: the site ----
 
 
@@ -383,9 +376,11 @@ def test_nice_and_its_zero(adapter: Adapter, submit: Submit) -> None:
         assert shown(job_id, "Nice") == str(value)
 
 
-def test_site_factor_and_its_zero(adapter: Adapter, submit: Submit) -> None:
+def test_site_factor_and_its_zero(adapter: Adapter, submit: Submit, running: Submit) -> None:
     # sprio shows a job that is eligible and cannot start
-    job_id = submit("--gpus=1", "--exclude=n1,n2,n3,n4,n5,n6,n7,n8", "-N1")
+    every = f"-N{len(adapter.nodes().name)}"
+    running(every, "--exclusive")
+    job_id = submit(every, "--exclusive")
     for value in (900, 0, -30):
         assert adapter.write(job_id, "site_factor", value).result == "ok"
         wait_for(lambda value=value: adapter.site_factors().get(job_id) == value)  # type: ignore[misc]

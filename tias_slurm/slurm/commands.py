@@ -23,6 +23,8 @@ from tias_slurm.slurm.command_queue import (
     doubtful,
     format_option,
     parse_queue,
+    ranges,
+    tasks_of,
     unknown_fields,
     with_tasks,
 )
@@ -67,8 +69,8 @@ class CommandsAdapter:
         self._ahead_known = -math.inf  # when that was measured
 
     def jobs(self) -> RawTable:
-        """See Adapter. A second RPC every ten minutes, for the controller's clock; another while arrays wait whose
-        tasks squeue does not list in full.
+        """See Adapter. A second RPC every ten minutes, for the controller's clock; another while arrays wait
+        whose tasks squeue does not list in full.
 
         `cron` is False where squeue does not tell it (24.11 and before); Slurm refuses to change such jobs.
         """
@@ -230,9 +232,11 @@ def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offse
     """The name by which scontrol(1) means one record alone.
 
     A plain ArrayJobId means every task, and a plain leader every component. The tasks that still wait
-    together, all named, mean their common record without splitting it.
+    together, all named, mean their common record without splitting it. It knows no steps (`1-9:2`) there.
     """
     if array_id == job_id and array_task:
+        if ":" in array_task:
+            array_task = ranges(tasks_of(array_task))
         return f"{array_id}_[{array_task}]"
     if het_id == job_id:
         return f"{het_id}+{het_offset}"
