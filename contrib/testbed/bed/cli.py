@@ -99,6 +99,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return _run(args, Layout.from_environment())
     except TestbedError as error:
         say(str(error))
+    except BrokenPipeError:
+        pass  # whoever read our output has enough
     except OSError as error:
         say(f"{error.strerror or error}: {error.filename or ''}".rstrip(": "))
     except KeyboardInterrupt:

@@ -60,8 +60,6 @@ def _build(layout: Layout, release: Release, root: Path, venv: Path, built: Path
         "SLURM_LIB_DIR": next((root / "usr" / "lib").glob("*/slurm-wlm")).as_posix().removeprefix(str(root)),
         "PYSLURM_BUILD_JOBS": str(JOBS),
         "DIST_EXTRA_CONFIG": "/tools/distutils.cfg",
-        # a wheel from pip's cache may be of another libslurm
-        "PIP_NO_CACHE_DIR": "1",
     }
     pip_in_root(layout, root, words, log, "building pyslurm", binds, env)
     remove_tree(tools)

@@ -27,6 +27,8 @@ _RECIPE = 1  # raise it when the steps below change what is in a root
 _FILES = {
     # no daemon starts while packages are installed
     "usr/sbin/policy-rc.d": ("#!/bin/sh\nexit 101\n", 0o755),
+}
+_DPKG_FILES = {
     "etc/dpkg/dpkg.cfg.d/testbed": (
         "force-unsafe-io\npath-exclude=/usr/share/doc/*\npath-exclude=/usr/share/man/*\n"
         "path-exclude=/usr/share/locale/*\npath-exclude=/usr/share/info/*\n",
@@ -37,7 +39,7 @@ _FILES = {
 
 def root_key(release: Release) -> str:
     """What a cached root depends on, as a short hash."""
-    recipe = json.dumps([_RECIPE, release.suite, release.packages, MIRROR, USERS, _FILES])
+    recipe = json.dumps([_RECIPE, release.suite, release.packages, MIRROR, USERS, {**_FILES, **_DPKG_FILES}])
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
 
@@ -56,7 +58,18 @@ def _build(layout: Layout, release: Release, root: Path) -> None:
     half = root.with_name(f"{root.name}.half")
     remove_tree(half)
     half.mkdir(parents=True)
-    _ensure_debootstrap(log)
+    try:
+        _ensure_debootstrap(log)
+        _fill(layout, release, half, log)
+    except BaseException:
+        remove_tree(half)
+        raise
+    half.rename(root)
+
+
+def _fill(layout: Layout, release: Release, half: Path, log: Path) -> None:
+    # before anything else, for debootstrap's own dpkg reads it too
+    _write_files(half, _DPKG_FILES)
     with step(f"Debian {release.suite} from its archive"):
         scripts = Path("/usr/share/debootstrap/scripts")
         script = scripts / release.suite if (scripts / release.suite).exists() else scripts / "sid"
@@ -64,9 +77,7 @@ def _build(layout: Layout, release: Release, root: Path) -> None:
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--"]
         words += ["debootstrap", "--variant=minbase", release.suite, str(half), MIRROR, str(script)]
         run(words, log, f"debootstrap of Debian {release.suite}", debian_environment())
-    for name, (text, mode) in _FILES.items():
-        (half / name).write_text(text)
-        (half / name).chmod(mode)
+    _write_files(half, _FILES)
     with step(f"Slurm {release.slurm} and what it needs, as Debian's packages"):
         packages = ["apt-get", "install", "-qy", "--no-install-recommends", *release.packages]
         run_in_root(layout, half, packages, log, "installing packages", overlay=False, network=True)
@@ -82,7 +93,13 @@ def _build(layout: Layout, release: Release, root: Path) -> None:
             f"Debian {release.suite} has Slurm {have}, not {release.slurm}: "
             "change the release table in contrib/testbed/bed/releases.py"
         )
-    half.rename(root)
+
+
+def _write_files(root: Path, files: Mapping[str, tuple[str, int]]) -> None:
+    for name, (text, mode) in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+        (root / name).chmod(mode)
 
 
 def slurm_version(root: Path) -> str:

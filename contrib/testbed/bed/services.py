@@ -77,13 +77,22 @@ def launch(cluster: Cluster, argv: list[str], what: str, clock: bool = True) -> 
         raise TestbedError(f"{what} did not start: {last_line(log)}; logs: {cluster.logs}")
 
 
-def wait_for(cluster: Cluster, ready: Callable[[], bool], what: str, log: str, timeout: float = 60) -> None:
-    """Poll until ready; TestbedError with the last line of the daemon's log after `timeout` real seconds."""
-    deadline = time.monotonic() + timeout
+def wait_for(
+    cluster: Cluster, ready: Callable[[], bool], process: str, log: str, what: str = "", timeout: float = 60
+) -> None:
+    """Poll until ready; TestbedError with the last line of the log if the process of that name has ended,
+    or after `timeout` real seconds.
+    """
+    begin = time.monotonic()
+    where = cluster.logs / log
     while not ready():
-        if time.monotonic() > deadline:
-            where = cluster.logs / log
-            raise TestbedError(f"{what} not within {timeout:.0f} s: {last_line(where)}; log: {where}")
+        waited = time.monotonic() - begin
+        if waited > 1 and answers(cluster, ["pgrep", "-x", process], clock=False) is None:
+            raise TestbedError(f"{process} ended: {last_line(where)}; log: {where}")
+        if waited > timeout:
+            raise TestbedError(
+                f"no {what or process} after {timeout:.0f} s: {last_line(where)}; log: {where}"
+            )
         time.sleep(0.1)
 
 
@@ -147,8 +156,9 @@ def start_all(cluster: Cluster) -> None:
         wait_for(
             cluster,
             lambda: (node_states(cluster) or {}).get("idle") == total,
-            "idle nodes",
+            "slurmd",
             "slurmctld.log",
+            f"{total} idle nodes",
             90,
         )
 
@@ -169,7 +179,7 @@ def _start_mariadb(cluster: Cluster) -> None:
     words.append("--loose-innodb-snapshot-isolation=OFF")  # slurmdbd cannot work with it; new in MariaDB 11
     launch(cluster, words, "mariadbd", clock=False)
     ping = ["mariadb-admin", f"--socket={_MYSQL_SOCKET}", "ping"]
-    wait_for(cluster, lambda: answers(cluster, ping, False) is not None, "MariaDB", "mariadbd.out")
+    wait_for(cluster, lambda: answers(cluster, ping, False) is not None, "mariadbd", "mariadbd.out")
     # slurmdbd would create it and then fail its own start-up check
     create = ["mariadb", f"--socket={_MYSQL_SOCKET}", "-e", "create database if not exists slurm_acct_db"]
     call(cluster, create, "creating the database", clock=False)
@@ -211,7 +221,7 @@ def _start_clock(cluster: Cluster) -> None:
     wait_for(
         cluster,
         lambda: answers(cluster, ["cat", "/run/clock.json"], False) is not None,
-        "the clock",
+        "faketime",
         "clock.out",
     )
     text = call(cluster, ["cat", "/run/clock.json"], "the clock", clock=False)

@@ -102,11 +102,14 @@ def pip_in_root(
     binds: Sequence[tuple[Path, str, bool]],
     env: dict[str, str] | None = None,
 ) -> None:
-    """Run pip with the network, this machine's trusted certificates, and a download cache of our own."""
-    cache = layout.cache / "pip"
-    cache.mkdir(parents=True, exist_ok=True)
-    mounted = [*binds, (cache, "/root/.cache/pip", False)]
-    settings = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", **(env or {})}
+    """Run pip with the network, and this machine's trusted certificates."""
+    mounted = list(binds)
+    settings = {
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_NO_CACHE_DIR": "1",
+        **(env or {}),
+    }
     certificates = Path(os.environ.get("PIP_CERT") or _CERTIFICATES)
     if certificates.is_file():
         mounted.append((certificates.resolve(), "/run/host-certificates.crt", True))
