@@ -156,10 +156,47 @@ class Policy(Section):
         }
 
 
+class Daemon(Section):
+    """How the daemon runs."""
+
+    mode: Literal["dry-run", "enforce"] = Field(
+        "dry-run", description="dry-run: say what would be written; enforce: write it"
+    )
+    backend: Literal["auto", "pyslurm", "commands"] = Field(
+        "auto", description="how slurmctld is spoken to; auto: pyslurm where it matches, else Slurm's commands"
+    )
+    state_dir: str = Field(
+        "/var/lib/tias-slurm", min_length=1, description="where the ledger and the lock are kept"
+    )
+    rpc_timeout_s: float = Field(30.0, gt=0, le=600, description="an answer of slurmctld may take this long")
+    jitter_s: float = Field(5.0, ge=0, description="cycles begin up to this much earlier or later")
+    writes_per_second: float = Field(
+        50.0, gt=0, description="writes are sent no faster; below 2 for an Operator under rl_enable"
+    )
+    keep_days: float = Field(90.0, gt=0, description="how long the ledger keeps what has ended")
+    log_format: Literal["json", "console"] = Field("json", description="form of the log on standard error")
+    log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
+
+
+class Scope(Section):
+    """Whose jobs may be written. Empty lists: everybody's. What is in a not_ list is out in any case."""
+
+    only_partitions: Names = Field((), description="only jobs whose partitions are all among these")
+    not_partitions: Names = Field((), description="no job of one of these partitions")
+    only_accounts: Names = Field((), description="only jobs of these accounts")
+    not_accounts: Names = Field((), description="no job of these accounts")
+    only_users: Names = Field((), description="only jobs of these users")
+    not_users: Names = Field((), description="no job of these users")
+    only_qos: Names = Field((), description="only jobs in these QOS")
+    not_qos: Names = Field((), description="no job in these QOS")
+
+
 class Lever(Section):
     """Which field of a job carries its place, and how coarsely."""
 
-    kind: Literal["nice"] = Field("nice", description="the field of a job that is written")
+    kind: Literal["nice", "site_factor", "priority"] = Field(
+        "nice", description="the field of a job that is written"
+    )
     urgency_steps: int = Field(32, ge=1, le=256, description="steps of urgency inside a level")
     span: int | None = Field(
         None,
@@ -209,6 +246,8 @@ class Config(Section):
     """All settings. Made by load_config; `Config()` holds the defaults."""
 
     cycle: Cycle = Cycle()  # type: ignore[call-arg]
+    daemon: Daemon = Daemon()  # type: ignore[call-arg]
+    scope: Scope = Scope()  # type: ignore[call-arg]
     deadlines: Deadlines = Deadlines()  # type: ignore[call-arg]
     policy: Policy = Policy()  # type: ignore[call-arg]
     lever: Lever = Lever()  # type: ignore[call-arg]

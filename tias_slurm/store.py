@@ -1,0 +1,176 @@
+"""The ledger on disk: SQLite, one writer, every write intended before it is sent."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tias_slurm import ledger
+from tias_slurm.jobs import Floats, Ints
+from tias_slurm.policy.learning import Learner
+from tias_slurm.replay.workload import InputError, printable
+
+SCHEMA = 1
+_NAMES = [f'"{name}"' for name in ledger.COLUMNS]
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in _NAMES)},
+    gone REAL) STRICT;
+CREATE TABLE IF NOT EXISTS learned (class INTEGER, bin INTEGER, count REAL NOT NULL,
+    PRIMARY KEY (class, bin)) STRICT;
+CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, job_id INTEGER NOT NULL,
+    action TEXT NOT NULL, old REAL, new REAL, reason TEXT NOT NULL, result TEXT, message TEXT) STRICT;
+CREATE INDEX IF NOT EXISTS audit_job ON audit (job_id);
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One audit record: an action, its reason, and what became of it (None: not known)."""
+
+    time: float
+    job_id: int
+    action: str  # a lever's field, or "requeue"
+    old: float | None
+    new: float | None
+    reason: str
+    result: str | None = None
+    message: str = ""
+
+
+class SqliteStore:
+    """A ledger.Store, the audit trail, and the lever that the values belong to.
+
+    Raises InputError for a file that is no ledger of ours, is newer than this version, or cannot be used.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        name = printable(path, 300)
+        try:
+            # nobody else may read what users wrote
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            if version > SCHEMA:
+                raise InputError(
+                    f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm"
+                )
+            with self._transaction():
+                for statement in _TABLES.split(";"):
+                    self._db.execute(statement)
+                self._db.execute(f"PRAGMA user_version={SCHEMA}")
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(
+                f"{name}: cannot be used as a ledger: {error}; name another in [ledger] path"
+            ) from None
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._db.close()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._db.execute("ROLLBACK")
+            raise
+        self._db.execute("COMMIT")
+
+    # -- ledger.Store
+
+    def load(self) -> tuple[Ints, Floats, Floats]:
+        """See ledger.Store: the jobs that were there when we last looked."""
+        rows = self._db.execute(
+            f"SELECT job_id, {', '.join(_NAMES)} FROM job WHERE gone IS NULL ORDER BY job_id"  # noqa: S608
+        ).fetchall()
+        ids = np.array([r[0] for r in rows], dtype=np.int64)
+        table = np.array([[np.nan if v is None else v for v in r[1:]] for r in rows], dtype=np.float64)
+        counts = Learner().counts
+        for window, at, count in self._db.execute("SELECT class, bin, count FROM learned"):
+            if 0 <= window < counts.shape[0] and 0 <= at < counts.shape[1]:
+                counts[window, at] = count
+        return ids, table.reshape(len(ids), len(ledger.COLUMNS)), counts
+
+    def save(self, ids: Ints, table: Floats, gone: Ints, learned: Floats | None) -> None:
+        """See ledger.Store."""
+        marks = ", ".join("?" * (len(_NAMES) + 1))
+        rows = [
+            (job, *(None if v != v else v for v in row))
+            for job, row in zip(ids.tolist(), table.tolist(), strict=True)
+        ]
+        now = time.time()
+        with self._transaction():
+            self._db.executemany(
+                f"INSERT OR REPLACE INTO job (job_id, {', '.join(_NAMES)}) VALUES ({marks})",  # noqa: S608
+                rows,
+            )
+            self._db.executemany(
+                "UPDATE job SET gone = ? WHERE job_id = ?", [(now, j) for j in gone.tolist()]
+            )
+            if learned is not None:
+                at = [
+                    (int(c), int(b), float(learned[c, b])) for c, b in zip(*np.nonzero(learned), strict=True)
+                ]
+                self._db.executemany("INSERT OR REPLACE INTO learned VALUES (?, ?, ?)", at)
+
+    # -- the audit trail
+
+    def record(self, entries: Sequence[Entry]) -> list[int]:
+        """Append audit records; their numbers."""
+        numbers = []
+        with self._transaction():
+            for e in entries:
+                cursor = self._db.execute(
+                    "INSERT INTO audit (time, job_id, action, old, new, reason, result, message) "
+                    "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+                    (e.time, e.job_id, e.action, e.old, e.new, e.reason, e.result, e.message),
+                )
+                numbers.append(int(cursor.lastrowid or 0))
+        return numbers
+
+    def settle(self, outcomes: Sequence[tuple[int, str, str]]) -> None:
+        """Note what became of records: (number, result, the controller's words)."""
+        with self._transaction():
+            self._db.executemany(
+                "UPDATE audit SET result = ?, message = ? WHERE id = ?",
+                [(result, printable(words, 300), number) for number, result, words in outcomes],
+            )
+
+    def history(self, job_id: int) -> list[Entry]:
+        """The audit records of one job, oldest first."""
+        found = self._db.execute(
+            "SELECT time, job_id, action, old, new, reason, result, message FROM audit "
+            "WHERE job_id = ? ORDER BY id",
+            (job_id,),
+        )
+        return [Entry(*row) for row in found]
+
+    def forget(self, before: float) -> None:
+        """Drop jobs that left, and audit records, from before an epoch second."""
+        with self._transaction():
+            self._db.execute("DELETE FROM job WHERE gone < ?", (before,))
+            self._db.execute("DELETE FROM audit WHERE time < ?", (before,))
+
+    # -- single values
+
+    def get(self, name: str) -> str | None:
+        """A value kept under a name; None: none."""
+        row: Any = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
+
+    def put(self, name: str, value: str) -> None:
+        """Keep a value under a name."""
+        with self._transaction():
+            self._db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
