@@ -87,9 +87,7 @@ def main(words: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         if os.geteuid() != 0:
-            raise TestbedError(
-                "root is needed, for namespaces, mounts and device files: sudo, or a container's root"
-            )
+            raise TestbedError("root is needed, for namespaces, mounts and device files")
         if cut < len(words) and args.command != "exec":
             raise TestbedError(f"{args.command} takes no command: testbed exec -- CMD")
         if args.command == "exec":

@@ -49,7 +49,7 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
         built = ensure_pyslurm(layout, release, root, venv) if pyslurm and release.pyslurm else None
         try:
             with locked(layout.lock("ports")):
-                settings = _with_ports(layout, settings)
+                settings = with_ports(layout, settings)
                 directory.mkdir(parents=True)
                 record = {"settings": dataclasses.asdict(settings), "root": str(root), "venv": str(venv)}
                 record["pyslurm"] = release.pyslurm if built else None
@@ -144,7 +144,7 @@ def _uid_gid(root: Path, user: str) -> tuple[int, int]:
     raise TestbedError(f"{root}: no user {user}; testbed clean, then up again")
 
 
-def _with_ports(layout: Layout, settings: Settings) -> Settings:
+def with_ports(layout: Layout, settings: Settings) -> Settings:
     """The settings with a block of ports that nobody listens on and no other cluster was given."""
     wanted = settings.nodes + 2
     taken: set[int] = set()
