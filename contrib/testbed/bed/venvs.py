@@ -19,7 +19,6 @@ INNER = "/opt/tias"
 INNER_CHECKOUT = "/checkout"
 # what a live test imports beside the project: pytest and hypothesis with all that they need
 TEST_TOOLS = (
-    "attrs",
     "hypothesis",
     "iniconfig",
     "packaging",
