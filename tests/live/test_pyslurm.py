@@ -21,6 +21,7 @@ import pytest
 
 from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm.choose import choose
+from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live import AdapterError, RawTable
@@ -160,8 +161,8 @@ def test_both_adapters_see_the_same_queue(
     done = submit(script="true")
     submit("--array=0-5%2", "--gpus=1", "--begin=now+1hour")
     running("--array=0-1", "--gpus=1")
-    submit("--hold", "--nice=77", "-p", "gpu,debug", "-t", "2-0")
-    submit("--dependency=afterok:1", "--gpus=3", "--mem=3G", "-n", "5")
+    held = submit("--hold", "--nice=77", "-p", "gpu,debug", "-t", "2-0")
+    submit(f"--dependency=afterok:{held}", "--gpus=3", "--mem=3G", "-n", "5")
     subprocess.run(
         ["sbatch", "--hold", "--gpus=1", ":", "--cpus-per-task=2"],
         input=b"#!/bin/sh\nsleep 1\n",
@@ -176,6 +177,8 @@ def test_both_adapters_see_the_same_queue(
         mine, other = getattr(ours, name), getattr(theirs, name)
         if name == "suspended_s":
             np.testing.assert_allclose(mine, other, atol=2.0)
+        elif name == "array_task":
+            assert [tasks_of(t) if t else None for t in mine] == [tasks_of(t) if t else None for t in other]
         elif name != "time":
             np.testing.assert_array_equal(mine, other, err_msg=name)
     run("scancel", "--me", "--state=PENDING")

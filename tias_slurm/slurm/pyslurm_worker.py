@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import os
 import pwd
 import sys
 import time
@@ -140,6 +141,8 @@ class Worker:
 def main() -> None:
     """Serve requests until the other side closes the pipe."""
     requests, answers = int(sys.argv[1]), int(sys.argv[2])
+    # squeue(1): libslurm cuts lists of array tasks at 64 bytes otherwise
+    os.environ["SLURM_BITSTR_LEN"] = "0"
     # may end this process, after up to a minute: no exception tells that there is no slurm.conf
     pyslurm = importlib.import_module("pyslurm")
     worker = Worker(pyslurm)
