@@ -231,13 +231,19 @@ def _states(said: dict[str, Sequence[str]], start: Floats, ends: Floats, used: F
 
 
 def _ended(flag: str, reason: str, exit_code: str) -> str:
-    """How a job ended that is not clean yet; exit_code: status and signal, as `3:0`."""
-    code, _, signal = exit_code.partition(":")
+    """How a job ended that is not clean yet.
+
+    exit_code: status and signal as `3:0`; on older releases the number of wait(2).
+    """
+    status, colon, signal = exit_code.partition(":")
+    code, killed = _int(status), _int(signal)
+    if not colon:
+        code, killed = code >> 8, code & 0x7F
     if reason in _BY_REASON:
         return _BY_REASON[reason]
-    if flag == "REVOKED" or signal.strip("0"):
+    if flag == "REVOKED" or killed:
         return "CANCELLED"
-    return "FAILED" if code.strip("0") else "COMPLETED"
+    return "FAILED" if code else "COMPLETED"
 
 
 def _suspended(state: Texts, start: Floats, ends: Floats, used: Floats, begin: float, end: float) -> Floats:
