@@ -196,6 +196,22 @@ def test_blocks_of_ports_of_two_clusters_do_not_meet(tmp_path: Path) -> None:
     assert len({second.ctld_port, second.dbd_port, second.first_node_port}) == 3
 
 
+def test_cached_entries_go_when_nobody_used_them_for_long(tmp_path: Path) -> None:
+    cache = layout.Layout(tmp_path)
+    for key in ("old", "running", "recent", "now"):
+        cache.venv("testing", key).mkdir(parents=True)
+    now = 2e9
+    for key, age in (("old", 2), ("running", 2), ("recent", 0.5)):
+        then = now - age * layout.UNUSED_S
+        os.utime(cache.venv("testing", key), (then, then))
+    cache.cluster("one").mkdir(parents=True)
+    (cache.cluster("one") / "cluster.json").write_text(
+        json.dumps({"venv": str(cache.venv("testing", "running"))})
+    )
+    assert cache.used(cache.venv("testing", "now"), now) == [cache.venv("testing", "old")]
+    assert cache.venv("testing", "now").stat().st_mtime == now
+
+
 def test_a_lock_names_its_holder_and_can_be_taken_over(tmp_path: Path) -> None:
     lock = tmp_path / "lock"
     code = "import sys, time; from pathlib import Path; from bed.proc import locked\n"

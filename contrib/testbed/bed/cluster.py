@@ -47,6 +47,9 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
         root = ensure_root(layout, release)
         venv = ensure_venv(layout, release, root)
         built = ensure_pyslurm(layout, release, root, venv) if pyslurm and release.pyslurm else None
+        for entry in (root, venv, built):
+            for unused in layout.used(entry, time.time()) if entry else ():
+                remove_tree(unused)
         try:
             with locked(layout.lock("ports")):
                 settings = with_ports(layout, settings)
@@ -55,6 +58,7 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
                 record["pyslurm"] = release.pyslurm if built else None
                 record["no_pyslurm"] = "" if built else release.no_pyslurm or "brought up with --no-pyslurm"
                 record["slurm_version"] = slurm_version(root)
+                record["pyslurm_path"] = str(built)
                 record["checkout"] = str(CHECKOUT)
                 (directory / "cluster.json").write_text(json.dumps(record))
             with step("namespaces, root and devices"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from bed.errors import TestbedError
 
 CHECKOUT = Path(__file__).resolve().parents[3]
 DEFAULT_CACHE = "/var/cache/tias-slurm-testbed"
+UNUSED_S = 14 * 86400.0
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,22 @@ class Layout:
         """Names of the clusters that are up or left something behind."""
         found = self.cache / "clusters"
         return sorted(entry.name for entry in found.iterdir()) if found.is_dir() else []
+
+    def used(self, entry: Path, now: float) -> list[Path]:
+        """Note that a cached entry is used; those of its kind that nobody used for `UNUSED_S`, to be removed.
+
+        What a cluster's record names is in use.
+        """
+        os.utime(entry, (now, now))
+        named = set()
+        for name in self.clusters():
+            record = self.cluster(name) / "cluster.json"
+            if record.exists():
+                named |= {
+                    value for value in json.loads(record.read_text()).values() if isinstance(value, str)
+                }
+        others = [other for other in entry.parent.iterdir() if other != entry and str(other) not in named]
+        return sorted(other for other in others if now - other.stat().st_mtime > UNUSED_S)
 
 
 def checked_name(name: str) -> str:
