@@ -1,74 +1,97 @@
-"""The command `tias-slurm`: one module a command."""
+"""The command `tias-slurm`: one module a command, and here how every one of them ends."""
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
-from typing import Annotated
+from types import FrameType
 
-import typer
-from rich.console import Console
-from rich.text import Text
-
-import tias_slurm
-from tias_slurm.cli.config_commands import check_config, show_config
-from tias_slurm.cli.dry_run import dry_run
-from tias_slurm.replay.workload import InputError
-
-app = typer.Typer(
-    name="tias-slurm",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    help="Deadlines and short completion times side by side on a Slurm GPU cluster.",
-)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"tias-slurm {tias_slurm.__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
-    ] = False,
-) -> None:
-    """Exit codes: 0 done, 1 something inside failed, 2 the input or the command line cannot be used."""
-
-
-app.command("dry-run")(dry_run)
-app.command("check-config")(check_config)
-app.command("show-config")(show_config)
+# ending one of these must still remove half-written files; the exit code is 128 + the signal's number
+_SIGNALS = tuple(s for n in ("SIGINT", "SIGTERM", "SIGHUP") if (s := getattr(signal, n, None)) is not None)
 
 
 def main() -> None:
-    """Run the command; errors of the input end as one line on standard error and exit code 2."""
+    """Run the command and exit: what is wrong with the input is one line on standard error and code 2.
+
+    The commands are imported in here, so that a Ctrl-C meanwhile ends as quietly as a later one.
+    """
+    stopped = _end_on_signals()
     try:
-        app()
-    except InputError as error:
-        _fail(str(error), 2)
-    except BrokenPipeError:
-        # the reader of our output is gone (head, less): nothing is left to say to it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)
-    except MemoryError:
-        _fail("out of memory; give fewer files or a machine with more of it", 1)
-    except Exception as error:
-        # a fault of ours: one line for the user, the whole story for whoever mends it
-        if os.environ.get("TIAS_SLURM_DEBUG"):
-            raise
-        what = str(error).splitlines()[0] if str(error) else ""
-        _fail(f"internal error: {type(error).__name__}: {what} (TIAS_SLURM_DEBUG=1 shows where)", 1)
-    except KeyboardInterrupt:
-        _fail("interrupted", 130)
+        from tias_slurm.cli.app import run
+
+        code = run()
+        sys.stdout.flush()
+    except BaseException as error:
+        # compiled code turns the interrupt into errors of its own, so the signal has the first word
+        if stopped:
+            code, message = 128 + stopped[0], "interrupted"
+        else:
+            code, message = _explain(error)
+        _say(message)
+        if isinstance(error, OSError) and not stopped:
+            # what is still in the buffer of standard output cannot be written either
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(code)
 
 
-def _fail(message: str, code: int) -> None:
+def _end_on_signals() -> list[int]:
+    """Raise KeyboardInterrupt on the signals that end a program; the list then holds the signal."""
+    stopped: list[int] = []
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        stopped.append(number)
+        raise KeyboardInterrupt
+
+    for number in _SIGNALS:
+        # who ignores a signal (nohup, a shell for its background jobs) has to go on ignoring it
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
+    return stopped
+
+
+def _explain(error: BaseException) -> tuple[int, str]:
+    """The exit code of an error, and what to say of it; '' if that is said already."""
+    from tias_slurm.replay.workload import InputError
+
+    if isinstance(error, SystemExit):
+        return (error.code, "") if isinstance(error.code, int) else (1 if error.code else 0, "")
+    if isinstance(error, InputError):
+        return 2, str(error)
+    if hasattr(error, "format_message"):
+        return 2, _usage(error)
+    if isinstance(error, BrokenPipeError):
+        return 1, ""  # the reader of our output is gone (head, less): nothing is left to say to it
+    if isinstance(error, MemoryError):
+        return 1, "out of memory; give fewer files or a machine with more of it"
+    if isinstance(error, KeyboardInterrupt):
+        return 130, "interrupted"
+    # a fault of ours, or of the machine: one line for the user, the whole story for whoever mends it
+    if os.environ.get("TIAS_SLURM_DEBUG"):
+        raise error
+    if isinstance(error, OSError):
+        return 1, f"cannot go on: {error.strerror or error} (TIAS_SLURM_DEBUG=1 shows where)"
+    what = str(error).splitlines()[0] if str(error) else ""
+    return 1, f"internal error: {type(error).__name__}: {what} (TIAS_SLURM_DEBUG=1 shows where)"
+
+
+def _usage(error: BaseException) -> str:
+    """An error of the command line in one line, with where to look; '' after help was shown instead."""
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    context = getattr(error, "ctx", None)
+    if not message and context is not None:
+        print(context.get_help(), file=sys.stderr)
+        return ""
+    command = context.command_path if context is not None else "tias-slurm"
+    return f"{message.rstrip('.')}; see {command} --help"
+
+
+def _say(message: str) -> None:
+    if not message:
+        return
+    from rich.console import Console
+    from rich.text import Text
+
     console = Console(stderr=True, soft_wrap=True)
     for line in message.splitlines():
         console.print(Text("tias-slurm: error: ", style="bold red") + Text(line))
-    sys.exit(code)

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tias_slurm.config import Config, load_config
-from tias_slurm.replay.workload import InputError, Workload
+from tias_slurm.replay.workload import InputError, Workload, printable
 from tias_slurm.slurm.node_set import NodeSet
 
 FILES = "Input"
@@ -108,7 +108,7 @@ def dry_run(
         typer.Option(help="Seconds until a requeued job may start.", rich_help_panel=POLICIES),
     ] = None,
     out: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             help="Directory for report.html, jobs.parquet, decisions.jsonl, metrics.json.",
             rich_help_panel=OUTPUT,
@@ -138,6 +138,7 @@ def dry_run(
         raise InputError("no EXPORT given; see tias-slurm dry-run --how-to-export for one")
     _one_of("--placement", placement, ("nodes", "count"))
     _one_of("--preemption", preemption, ("on", "off"))
+    out_dir = _out_dir(out)
     config = load_config(
         config_file,
         {
@@ -154,8 +155,14 @@ def dry_run(
     from tias_slurm.replay.dry_run import Options
     from tias_slurm.replay.dry_run import dry_run as run_all
 
+    names.parse(policies, is_trace=False, preemption=None)  # a wrong name is told before a long reading
     with _bar() as show:
         work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, gpus is None, show)
+        if not (work.jobs["gpus"] > 0).any():
+            raise InputError(
+                "no job of the input has GPUs: there is nothing to rank; if they did use GPUs, "
+                "AccountingStorageTRES in slurm.conf lacks gres/gpu"
+            )
         wanted = names.parse(
             policies, is_trace=work.is_trace, preemption=cast(Literal["off", "on"] | None, preemption)
         )
@@ -167,22 +174,40 @@ def dry_run(
             assume_deadlines=assume_deadlines,
             placement=cast(Literal["nodes", "count"], placement or "nodes"),
         )
-        result = run_all(work, node_set, wanted, config, options, out, show)
+        result = run_all(work, node_set, wanted, config, options, out_dir, show)
         result.elapsed_s = time.perf_counter() - began
-        if out is not None:
+        if out_dir is not None:
             show("report", 0.0)
-            report.write_report(result, work, out)
+            report.write_report(result, work, out_dir)
     if json_:
         sys.stdout.write(document.dumps(document.to_document(result)))
     else:
         table.print_tables(result, Console())
-        if out is not None:
-            typer.echo(f"Report: {out / 'report.html'}")
+        if out_dir is not None:
+            typer.echo(f"Report: {out_dir / 'report.html'}")
 
 
 def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:
     if value is not None and value not in known:
         raise InputError(f"{option} {value!r}: write {' or '.join(known)}")
+
+
+def _out_dir(path: str | None) -> Path | None:
+    """The output directory. InputError if it cannot become one: to be told before a long run, not after."""
+    if path is None:
+        return None
+    if not path:
+        raise InputError("--out: the name of the directory is empty")
+    out = Path(path)
+    try:
+        there = next(p for p in (out, *out.absolute().parents) if p.exists())
+    except OSError as error:
+        raise InputError(f"--out {printable(path)}: {error.strerror}; name another directory") from None
+    if not there.is_dir():
+        raise InputError(f"--out {printable(path)}: {printable(str(there))} is no directory; name another")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise InputError(f"--out {printable(path)}: no permission to write there; name another directory")
+    return out
 
 
 def _need_extra() -> None:
@@ -207,15 +232,28 @@ def _read(
     show: Show,
 ) -> Workload:
     from tias_slurm.replay.traces import read_trace
+    from tias_slurm.slurm.files import label
     from tias_slurm.slurm.history import read_history, sniff
 
+    for p in paths:
+        if paths.count(p) > 1:
+            raise InputError(f"{label(p)} is named twice")
     kinds = {p: sniff(p) for p in paths}
     reading = Reading(paths, show)
     traces = [p for p, kind in kinds.items() if kind in ("csv-trace", "swf")]
-    if format_ is None and (columns is not None or len(traces) == len(paths)):
+    as_traces = format_ is None and (columns is not None or len(traces) == len(paths))
+    _fitting_options(
+        paths[0],
+        as_traces,
+        exports={"--delimiter": delimiter, "--cluster": cluster},
+        traces={"--columns": columns, "--time-unit": time_unit if time_unit != "s" else None},
+    )
+    if as_traces:
         return read_trace(paths, columns=columns, time_unit=time_unit, progress=reading)
     if traces and len(traces) < len(paths):
-        raise InputError(f"{traces[0]} is a trace and others are not; replay them in runs of their own")
+        raise InputError(
+            f"{label(traces[0])} is a trace and others are not; replay them in runs of their own"
+        )
     return read_history(
         paths,
         delimiter=delimiter,
@@ -225,6 +263,20 @@ def _read(
         keep_nodes=keep_nodes,
         progress=reading,
     )
+
+
+def _fitting_options(
+    path: str, is_trace: bool, exports: dict[str, str | None], traces: dict[str, str | None]
+) -> None:
+    """Refuse an option that would have no effect: whoever gives it means something by it."""
+    from tias_slurm.slurm.files import label
+
+    kind, other, wrong = (
+        ("a trace", "exports of sacct", exports) if is_trace else ("an export of sacct", "traces", traces)
+    )
+    for option, value in wrong.items():
+        if value is not None:
+            raise InputError(f"{option} is for {other}, and {label(path)} is {kind}; leave it out")
 
 
 def _nodes(
@@ -239,7 +291,7 @@ def _nodes(
     if path is not None:
         found = known.read_nodes(path, work.jobs)
     elif gpus is not None:
-        found = known.uniform(gpus, per_node) if per_node else known.pool(gpus)
+        found = known.uniform(gpus, per_node) if per_node is not None else known.pool(gpus)
     else:
         found = known.infer(work.jobs)
     if placement == "count" and len(found) > 1:

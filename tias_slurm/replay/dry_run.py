@@ -131,16 +131,21 @@ class Run:
         silent = jobs["checkpoint"].isna().to_numpy()
         self.checkpoint: Floats = np.where(silent, c.checkpoint_s, jobs["checkpoint"].to_numpy(np.float64))
         if not work.is_trace and silent.any():
-            notes.append(
-                f"{int(silent.sum())} jobs do not say how often they save themselves; "
-                f"every {c.checkpoint_s:g} s is assumed (replay.checkpoint_s)"
+            n = int(silent.sum())
+            who = (
+                "1 job does not say how often it saves itself"
+                if n == 1
+                else (f"{n:,} jobs do not say how often they save themselves")
             )
+            notes.append(f"{who}; every {c.checkpoint_s:g} s is assumed (replay.checkpoint_s)")
         late = int((jobs["eligible"] > jobs["first_submit"] + 60.0).sum())
         if late:
-            notes.append(f"{late} jobs were not eligible until more than a minute after their submit")
+            who = "1 job was" if late == 1 else f"{late:,} jobs were"
+            notes.append(f"{who} not eligible until more than a minute after the submit")
         if not self.requests.fits.all():
             n = int((~self.requests.fits).sum())
-            notes.append(f"{n} jobs ask for more than the cluster has; they are reported, not waited for")
+            who = "1 job asks" if n == 1 else f"{n:,} jobs ask"
+            notes.append(f"{who} for more than the cluster has: reported, not waited for")
 
     def _consent(self, notes: list[str]) -> Bools:
         work, share = self.work, self.options.consent
@@ -153,7 +158,7 @@ class Run:
         if share is None:
             share_now = float(agreed[work.jobs["gpus"].to_numpy() > 0].mean())
             notes.append(
-                f"{100 * share_now:.1f} % of the GPU jobs consent to be requeued "
+                f"{100 * share_now:.1f}% of the GPU jobs consent to be requeued "
                 "(comments, and requeue.consent_default); @all shows what it would buy if all of them did"
             )
         return agreed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import io
+import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -88,7 +89,8 @@ def colour(name: str) -> str:
 def line_style(name: str, realisable: bool) -> dict[str, Any]:
     """How a policy's line looks, so that it can be told apart without colour too."""
     mine = base(name) == "tias"
-    dashes: Any = (0, (1, 1.6)) if not realisable else (0, (5, 2)) if name.endswith("@off") else "-"
+    suffixed = {"off": (0, (5, 2)), "all": (0, (8, 1.5, 1, 1.5))}
+    dashes: Any = suffixed.get(name.partition("@")[2], "-") if realisable else (0, (1, 1.6))
     return {"color": colour(name), "linewidth": 2.4 if mine else 1.5, "linestyle": dashes, "label": name}
 
 
@@ -132,6 +134,8 @@ def binned(series: Series, values: Any, edges: Floats) -> Floats:
 @contextmanager
 def _figure(width: float, height: float, rows: int = 1) -> Iterator[tuple[Any, Any]]:
     try:
+        # of a home directory that cannot be written it would speak on standard error
+        logging.getLogger("matplotlib").setLevel(logging.ERROR)
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:

@@ -121,7 +121,7 @@ def _one(name: str, otherwise: Preemption) -> Wanted:
     key, at, suffix = name.partition("@")
     entry = ENTRIES.get(key)
     if entry is None:
-        near = difflib.get_close_matches(key, ENTRIES, n=1)
+        near = difflib.get_close_matches(key.lower(), ENTRIES, n=1)
         hint = f"did you mean '{near[0]}'?" if near else f"known are {', '.join(ENTRIES)}"
         raise InputError(f"--policies: unknown policy '{printable(name)}'; {hint}")
     if not at:

@@ -169,9 +169,9 @@ def cluster_line(run: DryRun) -> str:
     """The cluster and how it is known."""
     c = run.cluster
     line = f"{plural(c['gpus'], 'GPU')} on {plural(c['nodes'], 'node')}"
-    if c["inferred"]:
-        line += ", inferred from the history"
     source = str(c.get("source") or "")
+    if c["inferred"] and "inferred" not in source:
+        line += ", inferred from the history"
     if source and source not in line:
         line += f" ({source})"
     if stuck := len(never_fit(run)):
@@ -185,12 +185,15 @@ def fidelity_line(run: DryRun) -> str:
     r = run.replayed_vs_recorded
     tau, error = r.get("start_tau"), r.get("start_error_median_s")
     if not known(tau):
-        return "the input records no starts, so the replay cannot be checked against what happened"
+        few = "fewer than two different starts of GPU jobs that ran once" if "jobs" in r else "no starts"
+        return f"the input records {few}, so the replay cannot be checked against what happened"
     grades = ((0.95, "very closely"), (0.85, "well"), (0.6, "roughly"), (0.3, "only loosely"))
     grade = next((word for least, word in grades if tau >= least), "badly")
     line = f"the replay follows the recorded order of starts {grade} (Kendall's tau {tau:.2f}"
     if known(error):
         line += f", median start error {duration(abs(error))}"
+    if known(r.get("jobs")) and r["jobs"] < 30:
+        line += f", over only {plural(int(r['jobs']), 'job')}"
     line += ")"
     if tau < 0.6:
         line += "; compare the replayed policies with each other, not with the record"
@@ -223,7 +226,7 @@ def _versus(run: DryRun, name: str, other: str) -> str:
     if not parts:
         return f"{name} cannot be compared with {other}: no job ended in both."
     text = ", and ".join(parts)
-    return f"{name} {text}." if n["deadline_jobs"] else f"Under {name} {text}, against {other}."
+    return f"{name} {text}." if n["deadline_jobs"] else f"Under {name}, compared with {other}, {text}."
 
 
 def _grows(new: PolicyResult, old: PolicyResult, key: str, by: float) -> bool:
