@@ -165,6 +165,9 @@ class Daemon(Section):
     backend: Literal["auto", "pyslurm", "commands"] = Field(
         "auto", description="how slurmctld is spoken to; auto: pyslurm where it matches, else Slurm's commands"
     )
+    allow_version_mismatch: bool = Field(
+        False, description="use a pyslurm that was built for another Slurm release, at your own risk"
+    )
     state_dir: str = Field(
         "/var/lib/tias-slurm", min_length=1, description="where the ledger and the lock are kept"
     )

@@ -57,7 +57,8 @@ class SqliteStore:
         try:
             # nobody else may read what users wrote
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            # the scheduler's thread cycles, one at a time; the main thread opens and closes
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
             self._db.execute("PRAGMA journal_mode=WAL")
             self._db.execute("PRAGMA synchronous=FULL")
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])

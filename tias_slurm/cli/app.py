@@ -9,6 +9,8 @@ import typer
 import tias_slurm
 from tias_slurm.cli.config_commands import check_config, show_config
 from tias_slurm.cli.dry_run import dry_run
+from tias_slurm.cli.live import once, plan, restore
+from tias_slurm.cli.live import run as run_daemon
 
 app = typer.Typer(
     name="tias-slurm",
@@ -36,6 +38,10 @@ def _root(
 
 
 app.command("dry-run")(dry_run)
+app.command("run")(run_daemon)
+app.command("once")(once)
+app.command("plan")(plan)
+app.command("restore")(restore)
 app.command("check-config")(check_config)
 app.command("show-config")(show_config)
 

@@ -1,0 +1,40 @@
+"""The parts of a cycle as the settings want them: the same for the daemon, its dry run and the replay."""
+
+from __future__ import annotations
+
+from tias_slurm.config import Config
+from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
+from tias_slurm.planner import Limits
+from tias_slurm.policy.tias import Tias, preset
+
+
+def tias(config: Config, name: str | None = None) -> Tias:
+    """TIAS with the configured preset, or with another one by name.
+
+    Single constants of [policy] belong to the configured preset; the others are taken as they are published.
+    """
+    c = config.policy
+    own = c.overrides() if name in (None, c.preset) else {"overdue": c.overdue}
+    return Tias(preset(name or c.preset, **own, interval_s=config.cycle.interval_s))
+
+
+def lever(config: Config, levels: int, site_weights: int) -> Lever:
+    """The configured lever. `site_weights`: sum of the site's PriorityWeight* values."""
+    c = config.lever
+    if c.kind == "priority":
+        return PriorityLever(levels, c.urgency_steps)
+    kind = NiceLever if c.kind == "nice" else SiteFactorLever
+    return kind(levels, c.urgency_steps, site_weights, c.span)
+
+
+def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> Limits:
+    """The budgets of one cycle. `max_writes`: another one than the configured."""
+    r = config.requeue
+    return Limits(
+        max_writes=config.planner.max_writes_per_cycle if max_writes is None else max_writes,
+        requeue=requeue,
+        min_run_s=r.min_run_s,
+        max_requeues_per_job=r.max_per_job,
+        max_preemptors=r.max_preemptors_per_cycle,
+        restart_s=config.replay.restart_s,
+    )

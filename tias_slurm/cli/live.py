@@ -1,0 +1,205 @@
+"""`run`, `once`, `plan`, `restore`: the commands that speak to a running Slurm."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from tias_slurm import assemble, logs
+from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.config import load_config
+from tias_slurm.controller import Controller
+from tias_slurm.daemon import Daemon, ledger_path, take_lock
+from tias_slurm.jobs import Snapshot
+from tias_slurm.ledger import Ledger
+from tias_slurm.planner import Plan, Planner
+from tias_slurm.policy.base import Ranking
+from tias_slurm.replay.workload import InputError, printable
+from tias_slurm.restore import restore as undo
+from tias_slurm.restore import summary
+from tias_slurm.slurm.choose import choose
+from tias_slurm.slurm.live import Adapter
+from tias_slurm.slurm.live_cluster import LiveCluster, job_names
+from tias_slurm.store import SqliteStore
+
+ModeOption = Annotated[
+    str | None, typer.Option("--mode", metavar="MODE", help="dry-run or enforce, instead of the settings'.")
+]
+
+
+def run(config: PathOption = None, mode: ModeOption = None) -> None:
+    """Run the daemon: one cycle every interval until SIGTERM; SIGHUP reads the settings again.
+
+    In mode dry-run (the default) it only logs what it would write.
+
+    Example: tias-slurm run --config /etc/tias-slurm/config.toml
+    """
+    daemon = _daemon(config, mode)
+    try:
+        daemon.open()
+        daemon.run()
+    finally:
+        daemon.close()
+
+
+def once(config: PathOption = None, mode: ModeOption = None, as_json: JsonOption = False) -> None:
+    """Do one cycle, as the daemon would, and exit. Exit code 1: the controller gave no usable answer.
+
+    Example: tias-slurm once --mode enforce
+    """
+    daemon = _daemon(config, mode)
+    try:
+        daemon.open()
+        seen = daemon.cycle()
+    finally:
+        daemon.close()
+    if as_json:
+        typer.echo(json.dumps(vars(seen)))
+    else:
+        typer.echo(
+            f"{seen.result}: {seen.jobs} jobs, {seen.waiting} waiting, {seen.writes} written"
+            f"{f', {seen.failed} failed' if seen.failed else ''}"
+        )
+    if seen.result != "ok":
+        raise typer.Exit(1)
+
+
+def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
+    """Show what one cycle would write now, and why. Writes nothing, neither to Slurm nor to the ledger.
+
+    Example: tias-slurm plan
+    """
+    settings = load_config(config)
+    adapter = _adapter(settings)
+    try:
+        facts = adapter.facts()
+        ledger = Ledger(_Frozen(ledger_path(settings)) if os.path.exists(ledger_path(settings)) else None)
+        cluster = LiveCluster(
+            adapter,
+            settings,
+            settings.zone(),
+            enforce=False,
+            field=settings.lever.kind,
+            first_submit=ledger.first_submit,
+        )
+        policy = assemble.tias(settings)
+        lever = assemble.lever(settings, policy.levels, sum(facts.priority_weights.values()))
+        rows: list[dict[str, Any]] = []
+
+        def record(snapshot: Snapshot, ranking: Ranking, made: Plan) -> None:
+            assert cluster.observed is not None
+            assert cluster.raw is not None
+            at = cluster.observed.rows[made.write].tolist()
+            for name, where, r, old, new in zip(
+                job_names(cluster.raw, at), at, made.write.tolist(), made.old, made.new, strict=True
+            ):
+                rows.append(
+                    {
+                        "job": name,
+                        "user": printable(cluster.raw.user[where], 32),
+                        "gpus": int(snapshot.jobs.gpus[r]),
+                        "field": settings.lever.kind,
+                        "old": int(old),
+                        "new": int(new),
+                        "level": int(ranking.level[r]),
+                        "reason": policy.reason(ranking, r),
+                    }
+                )
+
+        planner = Planner(lever, assemble.limits(settings, requeue=False))
+        Controller(cluster, ledger, policy, planner, record).cycle()
+        rows.sort(key=lambda row: (row["level"], row["job"]))
+        barred = dict(cluster.observed.barred) if cluster.observed is not None else {}
+    finally:
+        adapter.close()
+    if as_json:
+        typer.echo(json.dumps({"writes": rows, "not_writable": barred}))
+        return
+    table = Table("job", "user", "GPUs", "field", "now", "planned", "reason", title=None)
+    for row in rows:
+        cells = (row["job"], row["user"], row["gpus"], row["field"], row["old"], row["new"], row["reason"])
+        table.add_row(*(Text(str(cell)) for cell in cells))
+    console = Console()
+    console.print(table if rows else "Nothing to write: every job stands where it should.")
+    for why, n in barred.items():
+        console.print(Text(f"{n} waiting jobs are left alone: {why}"))
+
+
+def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
+    """Put back every value that we changed and that is still ours, also after a crash of the daemon.
+
+    The daemon must not run. Exit code 1: something could not be put back.
+
+    Example: tias-slurm restore
+    """
+    settings = load_config(config, {"daemon.mode": "enforce"})
+    path = ledger_path(settings)
+    if not os.path.exists(path):
+        raise InputError(f"{path}: no ledger, so nothing of ours to restore; check [daemon] state_dir")
+    lock = take_lock(os.path.join(settings.daemon.state_dir, "lock"))
+    store = SqliteStore(path)
+    try:
+        adapter = _adapter(settings)
+        try:
+            field = store.get("lever") or settings.lever.kind
+            if field not in ("nice", "site_factor", "priority"):
+                raise InputError(f"{path}: unknown lever '{printable(field)}'; is this ledger ours?")
+            results = undo(adapter, store, field)  # type: ignore[arg-type]
+        finally:
+            adapter.close()
+    finally:
+        store.close()
+        lock.close()
+    counts = summary(results)
+    if as_json:
+        jobs = [
+            {"job": r.job_id, "old": r.old, "new": r.new, "outcome": r.outcome, "message": r.message}
+            for r in results
+        ]
+        typer.echo(json.dumps({"outcomes": dict(counts), "jobs": jobs}))
+    else:
+        for outcome, n in counts.most_common():
+            typer.echo(f"{n} jobs {outcome}")
+        for r in results:
+            if r.outcome != "restored":
+                typer.echo(f"job {r.job_id}: {r.outcome}{f' ({r.message})' if r.message else ''}")
+        if not results:
+            typer.echo("nothing to restore")
+    if any(r.outcome not in ("restored", "gone") and "left alone" not in r.outcome for r in results):
+        raise typer.Exit(1)
+
+
+class _Frozen:
+    """The ledger as it stands: what is remembered from now on is not kept."""
+
+    def __init__(self, path: str) -> None:
+        store = SqliteStore(path)
+        self._found = store.load()
+        store.close()
+
+    def load(self) -> Any:
+        """See ledger.Store."""
+        return self._found
+
+    def save(self, *_: object) -> None:
+        """Keep nothing."""
+
+
+def _daemon(config: str | None, mode: str | None) -> Daemon:
+    overrides = {"daemon.mode": mode}
+    settings = load_config(config, overrides)
+    return Daemon(config, overrides, logs.setup(settings.daemon.log_format, settings.daemon.log_level))
+
+
+def _adapter(settings: Any) -> Adapter:
+    d = settings.daemon
+    adapter, _ = choose(
+        d.backend, allow_version_mismatch=d.allow_version_mismatch, call_limit_s=d.rpc_timeout_s
+    )
+    return adapter

@@ -1,0 +1,322 @@
+"""The daemon: cycles on a schedule, signals, the lock, reload, pause."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import IO, Any
+
+from apscheduler.schedulers.blocking import BlockingScheduler
+
+from tias_slurm import assemble
+from tias_slurm.config import Config, load_config
+from tias_slurm.controller import Controller
+from tias_slurm.jobs import PENDING, Snapshot
+from tias_slurm.ledger import Ledger
+from tias_slurm.planner import Plan, Planner
+from tias_slurm.policy.base import Policy, Ranking
+from tias_slurm.replay.workload import InputError
+from tias_slurm.slurm.choose import choose
+from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
+from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError, job_names
+from tias_slurm.store import Entry, SqliteStore
+
+# after "no rights" nothing is written for so long, s
+NO_RIGHTS_PAUSE_S = 600.0
+
+
+@dataclass
+class Cycle:
+    """What one cycle saw and did."""
+
+    result: str  # "ok", "no answer", "stale"
+    jobs: int = 0
+    waiting: int = 0
+    writes: int = 0
+    failed: int = 0
+    held_back: int = 0
+    overridden: int = 0
+    barred: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    message: str = ""
+
+
+class Daemon:
+    """Everything between the settings and a running cycle. `open` before `cycle`, `close` at the end."""
+
+    def __init__(self, config_path: str | None, overrides: Mapping[str, object], log: Any) -> None:
+        self._path, self._overrides, self._log = config_path, overrides, log
+        self.config: Config = load_config(config_path, overrides)
+        self._reload = False
+        self._stop = False
+        self._scheduler: BlockingScheduler | None = None
+        self._lock: IO[str] | None = None
+        self.adapter: Adapter
+        self.facts: SiteFacts
+        self.store: SqliteStore
+        self.cluster: LiveCluster
+        self.controller: Controller
+        self.policy: Policy
+        self._numbers: list[int] = []
+        self._outcomes: list[tuple[int, str, str]] = []
+        self._no_rights_until = 0.0
+
+    # -- set-up
+
+    def open(self) -> None:
+        """Take the lock, open the ledger, choose the adapter. Raises InputError, AdapterError."""
+        state = self.config.daemon.state_dir
+        try:
+            os.makedirs(state, mode=0o750, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{state}: cannot be made: {error.strerror}; set [daemon] state_dir to a directory of ours"
+            ) from None
+        self._lock = take_lock(os.path.join(state, "lock"))
+        c = self.config.daemon
+        self.store = SqliteStore(ledger_path(self.config))
+        self.adapter, why = choose(
+            c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
+        )
+        self.facts = self.adapter.facts()
+        self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
+        self._check_lever()
+        self._assemble()
+
+    def close(self) -> None:
+        """Let go of everything."""
+        for part in ("adapter", "store"):
+            if hasattr(self, part):
+                getattr(self, part).close()
+        if self._lock is not None:
+            self._lock.close()
+
+    def _check_lever(self) -> None:
+        """A ledger knows the values of one lever; another one needs the first to be undone."""
+        kind, known = self.config.lever.kind, self.store.get("lever")
+        if known is not None and known != kind:
+            raise InputError(
+                f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
+                f'before setting [lever] kind = "{kind}"'
+            )
+        multifactor = self.facts.priority_type == "priority/multifactor"
+        if kind == "site_factor" and (not multifactor or self.facts.site_factor_plugin not in ("", "(null)")):
+            raise InputError(
+                'lever "site_factor" needs PriorityType=priority/multifactor and no '
+                'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
+            )
+        self.store.put("lever", kind)
+
+    def _assemble(self) -> None:
+        c = self.config
+        ledger = Ledger(self.store)
+        self.policy = assemble.tias(c)
+        lever = assemble.lever(c, self.policy.levels, sum(self.facts.priority_weights.values()))
+        if not lever.strict:
+            self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
+        self.cluster = LiveCluster(
+            self.adapter,
+            c,
+            c.zone(),
+            enforce=c.daemon.mode == "enforce",
+            field=c.lever.kind,
+            first_submit=ledger.first_submit,
+            told=self._told,
+        )
+        planner = Planner(lever, assemble.limits(c, requeue=False))
+        self.controller = Controller(self.cluster, ledger, self.policy, planner, self._record)
+
+    # -- one cycle
+
+    def cycle(self) -> Cycle:
+        """One pass. Never raises for what Slurm does or says."""
+        began = time.monotonic()
+        if self._reload:
+            self._apply_reload()
+        if self._no_rights_until and time.monotonic() > self._no_rights_until:
+            self.cluster.no_rights, self._no_rights_until = "", 0.0
+        silent = self.paused() or self.cluster.no_rights
+        limits = self.controller.planner.limits
+        allowed = 0 if silent else self.config.planner.max_writes_per_cycle
+        self.controller.planner.limits = replace(limits, max_writes=allowed)
+        self._outcomes = []
+        before = self.controller.writes
+        try:
+            self.controller.cycle()
+            seen = Cycle("ok")
+        except AdapterError as error:
+            seen = Cycle("no answer", message=str(error))
+        except StaleSnapshotError as error:
+            seen = Cycle("stale", message=str(error))
+        self._settle()
+        seen.seconds = round(time.monotonic() - began, 4)
+        if seen.result != "ok":
+            self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
+            return seen
+        self._fill(seen, self.controller.writes - before)
+        self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
+        return seen
+
+    def paused(self) -> bool:
+        """Whether the pause file is there: nothing is written then."""
+        return os.path.exists(os.path.join(self.config.daemon.state_dir, "paused"))
+
+    def _fill(self, seen: Cycle, planned: int) -> None:
+        observed = self.cluster.observed
+        if observed is None:
+            return
+        jobs = observed.snapshot.jobs
+        seen.jobs, seen.waiting = len(jobs), int((jobs.state == PENDING).sum())
+        seen.failed = sum(result != "ok" for _, result, _ in self._outcomes)
+        seen.writes = planned - seen.failed
+        seen.overridden = int(self.controller.ledger.overridden(observed.snapshot).sum())
+        seen.barred = dict(observed.barred)
+
+    def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
+        """The audit trail, before anything is sent."""
+        kind = self.config.lever.kind
+        self._numbers = self.store.record(
+            [
+                Entry(
+                    snapshot.now, int(snapshot.jobs.job_id[r]), kind, old, new, self.policy.reason(ranking, r)
+                )
+                for r, old, new in zip(plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True)
+            ]
+        )
+        raw, observed = self.cluster.raw, self.cluster.observed
+        if raw is None or observed is None:
+            return
+        names = job_names(raw, observed.rows[plan.write].tolist())
+        for name, r, old, new in zip(
+            names, plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True
+        ):
+            self._log.info(
+                "write" if self.cluster.enforce else "would write",
+                job=name,
+                field=kind,
+                old=int(old),
+                new=int(new),
+                reason=self.policy.reason(ranking, r),
+            )
+
+    def _told(self, number: int, result: WriteResult) -> None:
+        self._outcomes.append((self._numbers[number], result.result, result.message))
+        if result.result == "no rights" and not self._no_rights_until:
+            self._no_rights_until = time.monotonic() + NO_RIGHTS_PAUSE_S
+            self._log.error(
+                "no rights: nothing is written for a while; the account needs AdminLevel=Operator",
+                message=result.message,
+                seconds=NO_RIGHTS_PAUSE_S,
+            )
+        elif result.result not in ("ok", "gone"):
+            self._log.warning("write failed", result=result.result, message=result.message)
+
+    def _settle(self) -> None:
+        if self._outcomes:
+            self.store.settle(self._outcomes)
+
+    # -- the schedule
+
+    def run(self) -> None:
+        """Cycle until SIGTERM or SIGINT; SIGHUP reads the settings again."""
+        scheduler = BlockingScheduler(timezone="UTC")
+        self._scheduler = scheduler
+        c = self.config
+        scheduler.add_job(
+            self._guarded,
+            "interval",
+            id="cycle",
+            seconds=c.cycle.interval_s,
+            jitter=c.daemon.jitter_s or None,
+            # cycles never overlap, and missed ones are joined into one
+            max_instances=1,
+            coalesce=True,
+            misfire_grace_time=None,
+        )
+        for number, handler in (
+            (signal.SIGTERM, self._on_stop),
+            (signal.SIGINT, self._on_stop),
+            (signal.SIGHUP, self._on_reload),
+        ):
+            signal.signal(number, handler)
+        self._log.info("started", mode=c.daemon.mode, interval_s=c.cycle.interval_s, lever=c.lever.kind)
+        self._guarded()
+        if not self._stop:
+            scheduler.start()
+        self._log.info("stopped")
+
+    def _guarded(self) -> None:
+        try:
+            self.cycle()
+        except Exception:
+            # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
+            self._log.exception("cycle failed")
+
+    def _on_stop(self, *_: object) -> None:
+        self._stop = True
+        self.cluster.stop = True
+        if self._scheduler is not None and self._scheduler.running:
+            self._scheduler.shutdown(wait=False)
+
+    def _on_reload(self, *_: object) -> None:
+        self._reload = True
+
+    def _apply_reload(self) -> None:
+        """All or nothing: a file that cannot be used leaves the settings as they were."""
+        self._reload = False
+        try:
+            fresh = load_config(self._path, self._overrides)
+        except InputError as error:
+            self._log.error("reload refused, the old settings hold", message=str(error))
+            return
+        fixed = [
+            k for k in ("state_dir", "backend") if getattr(fresh.daemon, k) != getattr(self.config.daemon, k)
+        ]
+        if (
+            fixed
+            or fresh.lever.kind != self.config.lever.kind
+            or fresh.daemon.mode != self.config.daemon.mode
+        ):
+            self._log.error("reload refused: state_dir, backend, mode and lever need a restart", keys=fixed)
+            return
+        self.config = fresh
+        self._assemble()
+        if self._scheduler is not None:
+            self._scheduler.reschedule_job(
+                "cycle",
+                trigger="interval",
+                seconds=fresh.cycle.interval_s,
+                jitter=fresh.daemon.jitter_s or None,
+            )
+        self._log.info("reloaded")
+
+
+def ledger_path(config: Config) -> str:
+    """The ledger of this mode: a dry run's would-be values are kept apart from real ones."""
+    name = "ledger.sqlite" if config.daemon.mode == "enforce" else "ledger-dry-run.sqlite"
+    return os.path.join(config.daemon.state_dir, name)
+
+
+def take_lock(path: str) -> IO[str]:
+    """Hold the one lock of this state directory, for as long as the file stays open. Raises InputError."""
+    try:
+        file = open(path, "a+", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise InputError(
+            f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first"
+        ) from None
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file

@@ -1,0 +1,95 @@
+"""Undo: put back every value that we changed and that is still ours, live or after a crash."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from tias_slurm.jobs import Floats
+from tias_slurm.ledger import BEFORE, FOUND, NICE, SET, SUBMIT
+from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
+from tias_slurm.store import Entry, SqliteStore
+
+
+@dataclass(frozen=True, slots=True)
+class Restored:
+    """What became of one job: "restored", or why not."""
+
+    job_id: int
+    old: int
+    new: int
+    outcome: str
+    message: str = ""
+
+
+def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored]:
+    """Put back the values of the ledger's jobs, one after another.
+
+    A job is left alone, and said to be, if its value is no longer ours (a person changed it), if its id now
+    belongs to another job, or if Slurm refuses. Tasks that were split off an array since the last cycle get
+    the value of the record that they came from. Raises AdapterError if the controller does not answer.
+    """
+    ids, table, _ = store.load()
+    raw = adapter.jobs()
+    now = _values(adapter, raw, field)
+    known = {int(job): i for i, job in enumerate(ids.tolist())}
+    results: list[Restored] = []
+    undone: list[int] = []
+    for r, job in enumerate(raw.job_id.tolist()):
+        if raw.state[r] not in ("PENDING", "RUNNING", "SUSPENDED"):
+            continue
+        at = known.get(job, known.get(int(raw.array_id[r])))
+        if at is None or np.isnan(table[at, SET]):
+            continue
+        old = float(now[r])
+        want = float(table[at, FOUND])
+        if field == "priority" and raw.priority[r] == 0:
+            results.append(Restored(job, 0, 0, "held: left alone"))
+            continue
+        same_job = table[at, SUBMIT] == raw.submit[r] or raw.restarts[r] > 0
+        ours = old in (table[at, SET], table[at, BEFORE]) and same_job
+        if field != "priority" and old == want:
+            undone.append(at)
+            continue
+        if not ours:
+            results.append(Restored(job, int(old), int(want), "changed by somebody else: left alone"))
+            continue
+        result, new = _undo(adapter, job, field, want, float(table[at, NICE]))
+        outcome = "restored" if result.result == "ok" else result.result
+        results.append(Restored(job, int(old), int(new), outcome, result.message))
+        if result.result == "ok" and known.get(job) == at:
+            undone.append(at)
+    store.record(
+        [Entry(raw.time, x.job_id, "restore", x.old, x.new, "restore", x.outcome, x.message) for x in results]
+    )
+    if undone:
+        rows = np.array(sorted(set(undone)), dtype=np.int64)
+        table[rows, SET] = table[rows, BEFORE] = np.nan
+        store.save(ids[rows], table[rows], np.empty(0, dtype=np.int64), None)
+    return results
+
+
+def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
+    if field == "nice":
+        return raw.nice.astype(np.float64)
+    if field == "priority":
+        return raw.priority.astype(np.float64)
+    factors = adapter.site_factors()
+    return np.array([factors.get(j, 0) for j in raw.job_id.tolist()], dtype=np.float64)
+
+
+def _undo(adapter: Adapter, job: int, field: Field, want: float, nice: float) -> tuple[WriteResult, float]:
+    """An explicit priority is unpinned, which wipes the nice; then the user's own nice is put back."""
+    if field != "priority":
+        return adapter.write(job, field, int(want)), want
+    result = adapter.unpin(job)
+    if result.result == "ok" and nice:
+        result = adapter.write(job, "nice", int(nice))
+    return result, nice
+
+
+def summary(results: list[Restored]) -> Counter[str]:
+    """Outcomes with their counts."""
+    return Counter(r.outcome for r in results)

@@ -1,0 +1,184 @@
+"""From the raw queue to a Snapshot: which jobs count, which may be written, what each claims. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tias_slurm.config import Config, Scope
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
+from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
+
+# squeue(1) "JOB REASON CODES": a job that waits for one of these is helped by a better place; any other
+# reason (a limit, a dependency, a reservation, a partition that is down) is not cured by priority
+STARTABLE = frozenset({"None", "Resources", "Priority", ""})
+HELPED = STARTABLE | {"BeginTime", "Nodes_required_for_job_are_DOWN", "NodeDown", "Prolog", "Cleaning"}
+# flags of a job that somebody or something else is busy with
+BUSY = frozenset(
+    {
+        "COMPLETING",
+        "EXPEDITING",
+        "REQUEUE_FED",
+        "REQUEUE_HOLD",
+        "RESIZING",
+        "RESV_DEL_HOLD",
+        "REVOKED",
+        "SPECIAL_EXIT",
+        "STOPPED",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Claims:
+    """What the jobs say of themselves, rows as in the raw table. Shapes (n,)."""
+
+    deadline: Floats  # NaN: none admitted
+    consent: Ints  # 1 yes, 0 no, -1 unsaid
+    checkpoint: Floats  # seconds; NaN: unsaid
+
+
+@dataclass
+class Observed:
+    """A snapshot, and what was left out of our hands."""
+
+    snapshot: Snapshot
+    rows: Ints  # row in the raw table of each job of the snapshot
+    barred: Counter[str] = field(default_factory=Counter)  # why waiting jobs may not be written
+
+
+def observe(
+    raw: RawTable,
+    claims: Claims,
+    config: Config,
+    lever: Floats | None = None,
+    pinned: frozenset[int] = frozenset(),
+) -> Observed:
+    """The snapshot of the jobs that wait or run and ask for GPUs.
+
+    A job that may not be written (held, special, out of scope, pinned by somebody, blocked by what priority
+    does not cure) takes part in the order, but is not `writable`. `lever`: the field that is written, rows as
+    in the raw table; None: nice. `pinned`: jobs with an explicit priority that is not ours.
+    """
+    state = np.array(raw.state)
+    pending = state == "PENDING"
+    running = (state == "RUNNING") | (state == "SUSPENDED")
+    rows = np.flatnonzero((pending | running) & (raw.gpus > 0))
+    waits = pending[rows]
+    barred: Counter[str] = Counter()
+    writable = waits.copy()
+
+    def bar(why: str, which: Bools) -> None:
+        hit = writable & which
+        if hit.any():
+            barred[why] += int(hit.sum())
+            writable[hit] = False
+
+    priority = raw.priority[rows]
+    bar("held", priority == 0)
+    bar("priority unknown", priority == PRIORITY_UNKNOWN)
+    bar("nice unknown", raw.nice[rows] == NICE_UNKNOWN)
+    bar("cron job", raw.cron[rows])
+    bar("component of a het job", raw.het_offset[rows] > 0)
+    bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
+    bar("out of scope", ~_in_scope(raw, rows, config.scope))
+    if pinned:
+        bar("pinned by somebody", np.isin(raw.job_id[rows], np.fromiter(pinned, dtype=np.int64)))
+    bar("waits for what priority cannot give", ~_which(raw.reason, rows, HELPED.__contains__))
+    run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))
+    unsaid = claims.consent[rows] < 0
+    consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
+    nice = np.where(raw.nice[rows] == NICE_UNKNOWN, 0, raw.nice[rows]).astype(np.float64)
+    value = nice if lever is None else lever[rows]
+    jobs = JobTable(
+        job_id=raw.job_id[rows],
+        state=np.where(waits, PENDING, RUNNING).astype(np.int64),
+        submit=raw.submit[rows],
+        gpus=raw.gpus[rows],
+        deadline=claims.deadline[rows],
+        run_time=np.maximum(np.nan_to_num(run_time), 0.0),
+        restarts=raw.restarts[rows],
+        requeueable=consent & raw.requeue[rows] & raw.batch[rows] & (state[rows] == "RUNNING"),
+        checkpoint=np.nan_to_num(claims.checkpoint[rows], nan=config.requeue.checkpoint_s),
+        lever=value,
+        can_start=writable & _which(raw.reason, rows, STARTABLE.__contains__),
+        writable=writable,
+        nice=nice,
+        array_id=raw.array_id[rows],
+    )
+    return Observed(
+        Snapshot(
+            now=raw.time,
+            jobs=jobs,
+            order=np.maximum(priority, 0).astype(np.float64) + nice,
+            tie=raw.job_id[rows],
+            ended=_ended(raw, claims, state, ~(pending | running)),
+            occupancy=_no_nodes(len(rows)),
+        ),
+        rows,
+        barred,
+    )
+
+
+def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
+    test = holds if callable(holds) else bool
+    return np.fromiter((test(texts[r]) for r in rows.tolist()), dtype=np.bool_, count=len(rows))
+
+
+def _in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
+    """What only_* names is in, what not_* names is out; out wins. A job in several partitions needs all."""
+    inside = np.ones(len(rows), dtype=np.bool_)
+    for texts, only, out in (
+        (raw.partition, scope.only_partitions, scope.not_partitions),
+        (raw.account, scope.only_accounts, scope.not_accounts),
+        (raw.user, scope.only_users, scope.not_users),
+        (raw.qos, scope.only_qos, scope.not_qos),
+    ):
+        if not only and not out:
+            continue
+        wanted, unwanted = frozenset(only), frozenset(out)
+        known: dict[str, bool] = {}
+        for i, r in enumerate(rows.tolist()):
+            text = texts[r]
+            if text not in known:
+                names = text.split(",")
+                known[text] = (not wanted or wanted.issuperset(names)) and unwanted.isdisjoint(names)
+            inside[i] &= known[text]
+    return inside
+
+
+def _ended(
+    raw: RawTable, claims: Claims, state: np.ndarray[tuple[int], np.dtype[np.str_]], over: Bools
+) -> Ended:
+    """Jobs that ended and are still known; the caller tells which of them are news."""
+    rows = np.flatnonzero(over & np.isfinite(raw.end) & np.isfinite(raw.start) & (raw.gpus > 0))
+    ran = raw.end[rows] - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows])
+    return Ended(
+        job_id=raw.job_id[rows],
+        submit=raw.submit[rows],
+        deadline=claims.deadline[rows],
+        run_time=np.maximum(ran, 0.0),
+        completed=state[rows] == "COMPLETED",
+    )
+
+
+def _no_nodes(jobs: int) -> Occupancy:
+    """No requeue is planned on a live cluster yet, so nobody looks at nodes."""
+    none, zero = np.zeros(0, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
+    return Occupancy(
+        free_gpus=none,
+        free_cpus=none,
+        free_mem_mb=none,
+        total_gpus=none,
+        member=np.zeros((1, 0), dtype=np.bool_),
+        partition=zero,
+        nodes=zero,
+        node_gpus=zero,
+        node_cpus=zero,
+        node_mem_mb=zero,
+        first=zero,
+        count=zero,
+        held=none,
+    )
