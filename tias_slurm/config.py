@@ -163,7 +163,7 @@ class Daemon(Section):
         "dry-run", description="dry-run: say what would be written; enforce: write it"
     )
     backend: Literal["auto", "pyslurm", "commands"] = Field(
-        "auto", description="how slurmctld is spoken to; auto: pyslurm where it matches, else Slurm's commands"
+        "auto", description="how slurmctld is spoken to; auto: pyslurm where it matches, else commands"
     )
     allow_version_mismatch: bool = Field(
         False, description="use a pyslurm that was built for another Slurm release, at your own risk"
