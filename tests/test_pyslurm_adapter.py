@@ -22,8 +22,8 @@ from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import choose as choose_module
 from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows
 from tias_slurm.slurm.commands import CommandsAdapter
-from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, AdapterError
-from tias_slurm.slurm.pyslurm_adapter import PyslurmAdapter, Versions
+from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, AdapterError, RawTable
+from tias_slurm.slurm.pyslurm_adapter import PyslurmAdapter, Versions, with_gpus
 from tias_slurm.slurm.pyslurm_process import WorkerProcess
 
 # A worker that greets and then does what the first word of each request says.
@@ -375,8 +375,7 @@ class Record:
             "id": 7, "state": "PENDING", "tres": tres(("gpu", 2)), "cpus": 4, "num_nodes": 1, "user_id": 0,
             "partition": "gpu", "submit_time": 1000, "priority": 5, "nice": 0, "is_requeueable": True,
             "is_batch_job": True, "is_cronjob": False, "allocated_tres": None,
-            "requested_tres": tres(("gpu", 2)),
-            "tres_per_job": None, "tres_per_node": None, "tres_per_task": None, "ntasks": 1, "run_time": 0,
+            "requested_tres": tres(("gpu", 2)), "run_time": 0,
             "exit_code": 0, "exit_code_signal": 0,
             **kw,
         }  # fmt: skip
@@ -394,6 +393,11 @@ class Record:
 def read(*records: Record, now: float = 5000.0) -> tuple[dict[str, Any], int, int]:
     columns, refused, repaired = pyslurm_rows.job_columns(records, now, str)
     return {k: v if isinstance(v, list) else v.tolist() for k, v in columns.items()}, refused, repaired
+
+
+def table_of(*records: Record) -> RawTable:
+    columns: Any = pyslurm_rows.job_columns(records, 5000.0, str)[0]
+    return RawTable(time=5000.0, **columns)
 
 
 def bad_bytes(raw: bytes) -> UnicodeDecodeError:
@@ -456,17 +460,26 @@ def test_gpus_are_never_counted_twice(held: SimpleNamespace, expected: tuple[int
     assert pyslurm_rows.gpu_count(held) == expected
 
 
-def test_gpus_of_a_site_that_does_not_track_them() -> None:
-    asked = tres(("gpu", 2))
-    got, _, _ = read(
-        Record(id=1, tres=tres(), requested_tres=tres(), tres_per_node=asked, num_nodes=3),
-        Record(id=2, tres=tres(), requested_tres=tres(), tres_per_job=asked),
-        Record(id=3, tres=tres(), requested_tres=tres(), tres_per_task=asked, ntasks=4),
-        Record(id=4, tres=tres(), requested_tres=tres()),
-        # a TRES with a unit makes pyslurm fail on all of them
-        Record(id=5, tres=ValueError("fs/disk"), requested_tres=ValueError("fs/disk"), tres_per_job=asked),
+def test_gpus_that_pyslurm_fails_on_are_asked_of_squeue() -> None:
+    # a TRES with a unit makes pyslurm raise
+    broken = ValueError("invalid literal for int(): '10G'")
+    got, refused, _ = read(
+        Record(id=1),
+        Record(id=2, tres=broken),
+        Record(id=3, tres=None),
+        Record(id=4, state="SUSPENDED", allocated_tres=broken, start_time=1),
     )
-    assert got["gpus"] == [6, 2, 8, 0, 2]
+    assert refused == 0
+    assert got["gpus"] == [2, pyslurm_rows.GPUS_UNKNOWN, 0, pyslurm_rows.GPUS_UNKNOWN]
+    one, other = (
+        table_of(Record(id=1), Record(id=2, tres=broken), Record(id=3, tres=broken)),
+        table_of(Record(id=1, tres=tres(("gpu", 9))), Record(id=2, tres=tres(("gpu:a100", 4), mem=70))),
+    )
+    merged = with_gpus(one, other)
+    assert merged.gpus.tolist() == [2, 4, 0]
+    assert merged.gpu_type == ["", "a100", ""]
+    assert merged.mem_mb.tolist() == [0.0, 70.0, 0.0]
+    assert with_gpus(one, table_of()).gpus.tolist() == [2, 0, 0]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.metadata
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Final, cast, get_args
 
 import numpy as np
@@ -28,6 +28,7 @@ from tias_slurm.slurm.live import (
 )
 from tias_slurm.slurm.pyslurm_pipe import Column
 from tias_slurm.slurm.pyslurm_process import WORKER, WorkerProcess
+from tias_slurm.slurm.pyslurm_rows import GPUS_UNKNOWN
 
 _LOG = logging.getLogger(__name__)
 _RESULTS: Final = frozenset(get_args(Result))
@@ -142,7 +143,10 @@ class PyslurmAdapter:
             self._warned = problem
 
     def jobs(self) -> RawTable:
-        """See Adapter. A second, small RPC reads the controller's clock."""
+        """See Adapter. A second, small RPC reads the controller's clock.
+
+        GPUs that pyslurm cannot count, as where AccountingStorageTRES lacks gres/gpu, are asked of squeue.
+        """
         header, columns = self._ask("jobs")
         try:
             table = _table(header, columns)
@@ -150,6 +154,8 @@ class PyslurmAdapter:
             self._worker.end()
             raise AdapterError(f"pyslurm worker: a queue that cannot be read: {error}", retry=True) from None
         self.repaired_texts = int(header.get("repaired", 0))
+        if (table.gpus == GPUS_UNKNOWN).any():
+            table = with_gpus(table, self._commands.jobs())
         return table
 
     def nodes(self) -> RawNodes:
@@ -249,6 +255,19 @@ class PyslurmAdapter:
         # libslurm reads slurm.conf once; a controller that moved is found by a new worker only
         if header.get("result") == "retry" and not header.get("fault"):
             self._worker.end()
+
+
+def with_gpus(table: RawTable, other: RawTable) -> RawTable:
+    """The table with what another one says where its GPUs are unknown: 0 where that one lacks the job too."""
+    rows = np.flatnonzero(table.gpus == GPUS_UNKNOWN)
+    at = np.minimum(np.searchsorted(other.job_id, table.job_id[rows]), max(len(other) - 1, 0))
+    gpus, kinds, mem = table.gpus.copy(), list(table.gpu_type), table.mem_mb.copy()
+    for row, place in zip(rows.tolist(), at.tolist(), strict=True):
+        found = len(other) > 0 and other.job_id[place] == table.job_id[row]
+        gpus[row] = other.gpus[place] if found else 0
+        kinds[row] = other.gpu_type[place] if found else ""
+        mem[row] = other.mem_mb[place] if found else mem[row]
+    return replace(table, gpus=gpus, gpu_type=kinds, mem_mb=mem)
 
 
 def _write_result(header: Mapping[str, Any]) -> WriteResult:

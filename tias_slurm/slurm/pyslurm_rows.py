@@ -83,6 +83,11 @@ _BY_REASON = {
 _HELD_FLAGS = ("REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 
 
+# a TRES that pyslurm fails on: only Slurm's commands can say
+GPUS_UNKNOWN = -1
+_UNREADABLE = object()
+
+
 class UnreadableError(Exception):
     """A record that cannot be used."""
 
@@ -90,7 +95,10 @@ class UnreadableError(Exception):
 def job_columns(
     jobs: Iterable[Any], now: float, user_name: Callable[[int | None], str]
 ) -> tuple[dict[str, Column], int, int]:
-    """Columns of a RawTable but for `time`; how many records were refused; how many texts were repaired."""
+    """Columns of a RawTable but for `time`; how many records were refused; how many texts were repaired.
+
+    gpus is GPUS_UNKNOWN where it could not be read.
+    """
     rows: list[Sequence[Any]] = []
     refused = repaired = 0
     states: list[str] = []
@@ -112,12 +120,8 @@ def job_columns(
             if state not in _STATES:
                 state, flag = base_state(job, row, now)
             if state not in ("PENDING", "RUNNING"):
-                tres = _held(job) or tres
-            taken = gpu_count(tres) if tres is not None else (0, "")
-            if not taken[0]:
-                taken = untracked_gpus(job, row)
-            memory = tres.mem if tres is not None else None
-            amount = float(memory.count) if memory is not None else 0.0
+                tres = _held(job)
+            taken, amount = _amounts(tres)
         except Exception:
             refused += 1
             continue
@@ -147,23 +151,32 @@ def slow_row(job: Any) -> tuple[list[Any], int]:
         except Exception:
             if name in _NEEDED:
                 raise UnreadableError(name) from None
-            row.append(None)
+            row.append(_UNREADABLE if name == "tres" else None)
     if row[AT["id"]] is None or row[AT["state"]] is None:
         raise UnreadableError("id")
-    if row[AT["tres"]] is None:
-        row[AT["tres"]] = _held(job)
     return row, repaired
 
 
 def _held(job: Any) -> Any:
+    """What a job holds, else what it asks for."""
     for name in ("allocated_tres", "requested_tres"):
         try:
             tres = getattr(job, name)
-        except Exception:  # noqa: S112
-            continue
+        except Exception:
+            return _UNREADABLE
         if tres is not None:
             return tres
     return None
+
+
+def _amounts(tres: Any) -> tuple[tuple[int, str], float]:
+    """GPUs with their type, and MB of memory."""
+    if tres is None:
+        return (0, ""), 0.0
+    if tres is _UNREADABLE:
+        return (GPUS_UNKNOWN, ""), 0.0
+    memory = tres.mem
+    return gpu_count(tres), 0.0 if memory is None else float(memory.count)
 
 
 def gpu_count(tres: Any) -> tuple[int, str]:
@@ -178,23 +191,6 @@ def gpu_count(tres: Any) -> tuple[int, str]:
             typed += gres.count
             kinds.append(name[4:])
     return max(untyped, typed), kinds[0] if len(kinds) == 1 else ""
-
-
-def untracked_gpus(job: Any, row: Sequence[Any]) -> tuple[int, str]:
-    """GPUs of a site whose AccountingStorageTRES lacks gres/gpu: from what the job asked for."""
-    nodes, cpus = row[AT["num_nodes"]] or 1, row[AT["cpus"]] or 1
-    for name, times in (
-        ("tres_per_job", 1),
-        ("tres_per_node", nodes),
-        ("tres_per_task", job.ntasks or cpus),
-    ):
-        tres = getattr(job, name)
-        if tres is None:
-            continue
-        count, kind = gpu_count(tres)
-        if count:
-            return count * times, kind
-    return 0, ""
 
 
 def base_state(job: Any, row: Sequence[Any], now: float) -> tuple[str, str]:

@@ -68,6 +68,9 @@ class Worker:
         loaded = self._loaded = self._slurm.Jobs.load()
         now = self._controller_time()
         columns, refused, repaired = pyslurm_rows.job_columns(loaded.values(), now, self._user_name)
+        gpus = np.asarray(columns["gpus"])
+        if len(gpus) and not gpus.any() and not self._tracks_gpus():
+            gpus[:] = pyslurm_rows.GPUS_UNKNOWN
         return {"ok": True, "time": now, "refused": refused, "repaired": repaired}, columns
 
     def _controller_time(self) -> float:
@@ -93,8 +96,13 @@ class Worker:
 
     def nodes(self) -> Answer:
         """All nodes, as columns. `tracked`: whether they say how many of their GPUs are in use."""
-        tracked = "gres/gpu" in self._slurm.slurmctld.Config.load().accounting_storage_tres
-        return {"ok": True, "tracked": tracked}, pyslurm_rows.node_columns(self._slurm.Nodes.load().values())
+        columns = pyslurm_rows.node_columns(self._slurm.Nodes.load().values())
+        return {"ok": True, "tracked": self._tracks_gpus()}, columns
+
+    def _tracks_gpus(self) -> bool:
+        """Whether AccountingStorageTRES has GPUs, without which no job and no node says how many it holds."""
+        tracked = self._slurm.slurmctld.Config.load().accounting_storage_tres
+        return any(name.startswith("gres/gpu") for name in tracked)
 
     def facts(self) -> Answer:
         """The controller's configuration, by the names of SiteFacts."""
