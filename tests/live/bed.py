@@ -85,6 +85,27 @@ def configured(*lines: str) -> Iterator[None]:
         _reconfigure()
 
 
+@contextlib.contextmanager
+def typed_gpus() -> Iterator[None]:
+    """Half of each node's eight GPUs are of type a100, half v100, and are counted by type too."""
+    gres = CONF.with_name("gres.conf")
+    before, gres_before = CONF.read_text(), gres.read_text()
+    CONF.write_text(
+        before.replace("Gres=gpu:8", "Gres=gpu:a100:4,gpu:v100:4").replace(
+            "AccountingStorageTRES=gres/gpu\n", "AccountingStorageTRES=gres/gpu,gres/gpu:a100,gres/gpu:v100\n"
+        )
+    )
+    line = gres_before.replace("[0-7]", "[{}]").replace("Name=gpu", "Name=gpu Type={}").strip()
+    gres.write_text(line.format("a100", "0-3") + "\n" + line.format("v100", "4-7") + "\n")
+    try:
+        _reconfigure()
+        yield
+    finally:
+        CONF.write_text(before)
+        gres.write_text(gres_before)
+        _reconfigure()
+
+
 def _reconfigure() -> None:
     run("scontrol", "reconfigure")
 

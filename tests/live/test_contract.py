@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from adapters import ADAPTERS
-from bed import configured, frozen_controller, python, row, run, shown, wait_for
+from bed import configured, frozen_controller, python, row, run, shown, typed_gpus, wait_for
 
 from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.live import PRIORITY_UNKNOWN, Adapter, AdapterError, RawTable
@@ -251,6 +251,32 @@ def test_gpus_are_of_the_whole_job(adapter: Adapter, submit: Submit) -> None:
     table = adapter.jobs()
     assert {words: int(row(table, i)["gpus"]) for words, i in ids.items()} == GPUS
     assert row(table, ids["-N2", "--gres=gpu:3"])["nodes"] == 2
+
+
+TYPED = {
+    ("--gpus=a100:2",): (2, "a100"),
+    ("-N2", "--gres=gpu:v100:1"): (2, "v100"),
+    ("--gres=gpu:a100:1,gpu:v100:2",): (3, ""),
+    ("--gpus=3",): (3, ""),
+}
+
+
+def test_gpus_with_a_type(adapter: Adapter, submit: Submit, running: Submit) -> None:
+    if adapter.facts().version < "23.11":
+        pytest.skip("a reconfigure changes Gres= from 23.11 on")
+    with typed_gpus():
+        ids = {words: submit("--hold", *words) for words in TYPED}
+        runs = running("--gpus=a100:2")
+        table = adapter.jobs()
+        seen = {words: (int(row(table, i)["gpus"]), row(table, i)["gpu_type"]) for words, i in ids.items()}
+        assert seen == TYPED
+        assert (row(table, runs)["gpus"], row(table, runs)["gpu_type"]) == (2, "a100")
+        nodes = adapter.nodes()
+        assert set(nodes.gpus.tolist()) == {8}
+        assert nodes.gpus_used.sum() == 2
+        for job_id in (*ids.values(), runs):
+            run("scancel", str(job_id))
+        wait_for(lambda: adapter.nodes().gpus_used.sum() == 0)
 
 
 def test_memory_is_of_the_whole_job(adapter: Adapter, submit: Submit) -> None:

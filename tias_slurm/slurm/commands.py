@@ -78,7 +78,15 @@ class CommandsAdapter:
         doubt = doubtful(table)
         if doubt:
             only = (f"--jobs={','.join(map(str, doubt))}",) if len(doubt) <= _MOST_IDS else ()
-            words = ("squeue", "--all", "--states=PENDING", "--noheader", f"--Format={TASKS_FORMAT}", *only)
+            words = (
+                "squeue",
+                "--all",
+                "--local",
+                "--states=PENDING",
+                "--noheader",
+                f"--Format={TASKS_FORMAT}",
+                *only,
+            )
             status, out, _ = self._runner.run(words)
             if status == 0:  # else they are all gone by now
                 table = with_tasks(table, out, doubt)
@@ -116,7 +124,7 @@ class CommandsAdapter:
 
     def site_factors(self) -> dict[int, int]:
         """See Adapter."""
-        return parse_site_factors(_text(self._ask("sprio", "--noheader", "--format=%i|%S")))
+        return parse_site_factors(_text(self._ask("sprio", "--local", "--noheader", "--format=%i|%S")))
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""
@@ -175,8 +183,8 @@ class CommandsAdapter:
             begin = time.time()
             # without --array squeue shows waiting tasks that have a record of their own within the common one
             status, out, err = self._runner.run(
-                ("squeue", "--array", "--all", "--states=all", "--noheader", "--noconvert", "--sort=i",
-                 f"--Format={format_option(self._fields, token)}", *more)
+                ("squeue", "--array", "--all", "--local", "--states=all", "--noheader", "--noconvert",
+                 "--sort=i", f"--Format={format_option(self._fields, token)}", *more)
             )  # fmt: skip
             end = time.time()
             unknown = unknown_fields(err, self._fields)

@@ -133,7 +133,7 @@ class Adapter(Protocol):
         """The controller's configuration."""
 
     def site_factors(self) -> dict[int, int]:
-        """Site factor of each pending job, by job id; only sprio(1) knows it."""
+        """Site factor by job id, of pending jobs that are eligible and not held; only sprio(1) knows it."""
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """Set one field of one record. Zero is really sent; values are clamped to what Slurm takes."""
