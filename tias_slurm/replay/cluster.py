@@ -172,10 +172,12 @@ class VirtualCluster:
         site: SitePriority | None = None,
         sample_at: Floats | None = None,
         lever: Floats | None = None,
+        rises: bool = False,
     ) -> None:
         """`consent` and `checkpoint` (seconds, 0: never) by job number, shape (n,).
 
-        `site` is how Slurm itself orders jobs; None: by first submit. `lever`: the value that each job is
+        `site` is how Slurm itself orders jobs; None: by first submit. `rises`: a larger value of the lever
+        goes first (site factor, priority), not a smaller one (nice). `lever`: the value that each job is
         submitted with; None: 0, as when a user says nothing about nice.
         """
         n, size = len(req.row), len(req.total_gpus)
@@ -184,6 +186,8 @@ class VirtualCluster:
         self.checkpoint = checkpoint
         self.site = site
         self.now = -np.inf
+        # the engine knows a lever as something to subtract
+        self._sign = -1.0 if rises else 1.0
         samples = np.empty(0) if sample_at is None else sample_at
         # a job that can never fit is not waited for
         work = np.where(req.fits, req.work, np.nan)
@@ -313,7 +317,7 @@ class VirtualCluster:
             restarts=s.restarts[a],
             requeueable=consent,
             checkpoint=checkpoint,
-            lever=s.lever[a],
+            lever=s.lever[a] * self._sign,
             can_start=(status == e.WAITING) & ~np.isnan(s.work[a]),
             writable=writable & ~running,
             nice=nice,
@@ -342,7 +346,7 @@ class VirtualCluster:
         s = self.state
         ids = snapshot.jobs.job_id
         if len(plan.write):
-            s.lever[ids[plan.write]] = plan.new
+            s.lever[ids[plan.write]] = plan.new * self._sign
             self._sort_queue()
         if len(plan.victims):
             for row in plan.victims:

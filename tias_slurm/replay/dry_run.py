@@ -11,12 +11,13 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
+from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
 from tias_slurm.jobs import Bools, Floats, RankInput
 from tias_slurm.ledger import Ledger
-from tias_slurm.levers import ExactLever, Lever, NiceLever
-from tias_slurm.planner import Limits, Planner
+from tias_slurm.levers import ExactLever, Lever
+from tias_slurm.planner import Planner
 from tias_slurm.policy.base import Policy
 from tias_slurm.policy.baselines import Baseline
 from tias_slurm.policy.tias import Tias
@@ -127,9 +128,13 @@ class Run:
         self.labels: list[str] = jobs["job_id"].astype(str).tolist()
         self.sample_at = metrics.sample_times(jobs)
         self.consent = self._consent(notes)
-        c = config.replay
+        # what the site says of its own jobs counts before what the model assumes
+        setting = "replay.checkpoint_s"
+        if not work.is_trace and config.origin("requeue.checkpoint_s") != "default":
+            setting = "requeue.checkpoint_s"
+        every = config.replay.checkpoint_s if setting.startswith("replay") else config.requeue.checkpoint_s
         silent = jobs["checkpoint"].isna().to_numpy()
-        self.checkpoint: Floats = np.where(silent, c.checkpoint_s, jobs["checkpoint"].to_numpy(np.float64))
+        self.checkpoint: Floats = np.where(silent, every, jobs["checkpoint"].to_numpy(np.float64))
         if not work.is_trace and silent.any():
             n = int(silent.sum())
             who = (
@@ -137,7 +142,7 @@ class Run:
                 if n == 1
                 else (f"{n:,} jobs do not say how often they save themselves")
             )
-            notes.append(f"{who}; every {c.checkpoint_s:g} s is assumed (replay.checkpoint_s)")
+            notes.append(f"{who}; {f'every {every:g} s' if every else 'never'} is assumed ({setting})")
         late = int((jobs["eligible"] > jobs["first_submit"] + 60.0).sum())
         if late:
             who = "1 job was" if late == 1 else f"{late:,} jobs were"
@@ -253,10 +258,9 @@ class Run:
         """A policy's cluster before the first submit, and the daemon beside it where the policy has one."""
         c, req, entry = self.config, self.requests, wanted.entry
         policy = entry.build(c, req.work) if entry.build is not None else None
+        ours = isinstance(policy, Tias)
         # the model leaves inside a level the order of submits, to which the site's weights add nothing
-        lever: Lever = ExactLever()
-        if isinstance(policy, Tias):
-            lever = NiceLever(policy.levels, c.lever.urgency_steps, 0, c.lever.span)
+        lever: Lever = assemble.lever(c, policy.levels, 0) if isinstance(policy, Tias) else ExactLever()
         costs = Costs(c.replay.restart_s, c.replay.requeue_delay_s)
         site = None
         if entry.site:
@@ -280,19 +284,15 @@ class Run:
             site=site,
             sample_at=self.sample_at,
             lever=_submitted_with(policy, lever, req),
+            rises=lever.kind in ("site_factor", "priority"),
         )
         if policy is None:
             return cluster, None
-        limits = Limits(
-            max_writes=c.planner.max_writes_per_cycle if isinstance(policy, Tias) else len(req.row),
-            requeue=wanted.preemption != "off",
-            min_run_s=c.requeue.min_run_s,
-            max_requeues_per_job=c.requeue.max_per_job,
-            max_preemptors=c.requeue.max_preemptors_per_cycle,
-            restart_s=c.replay.restart_s,
+        limits = assemble.limits(
+            c, requeue=wanted.preemption != "off", max_writes=None if ours else len(req.row)
         )
         record = None
-        if sink is not None and isinstance(policy, Tias):
+        if sink is not None and ours:
             record = recorder(sink, wanted.name, policy, lever.kind, self.labels, req.row)
         return cluster, Controller(cluster, Ledger(), policy, Planner(lever, limits), record)
 

@@ -7,11 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.jobs import Floats
 from tias_slurm.policy import baselines
 from tias_slurm.policy.base import Policy
-from tias_slurm.policy.tias import PRESETS, Tias, preset
+from tias_slurm.policy.tias import PRESETS
 from tias_slurm.replay.workload import InputError, printable
 
 Preemption = Literal["off", "on", "all"]
@@ -31,13 +32,7 @@ class Entry:
 
 
 def _tias(name: str | None) -> Callable[[Config, Floats], Policy]:
-    def build(config: Config, work: Floats) -> Policy:
-        c = config.policy
-        # single constants belong to the configured preset; the others are compared as they are published
-        own = c.overrides() if name in (None, c.preset) else {"overdue": c.overdue}
-        return Tias(preset(name or c.preset, **own, interval_s=config.cycle.interval_s))
-
-    return build
+    return lambda config, work: assemble.tias(config, name)
 
 
 ENTRIES: dict[str, Entry] = {
