@@ -1,4 +1,4 @@
-"""Settings that the replay shares with the daemon: the lever, and what a site says of its jobs' checkpoints."""
+"""Settings that the replay shares with the daemon: the lever, and the site's word on checkpoints."""
 
 import numpy as np
 import pytest
