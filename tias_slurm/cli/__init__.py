@@ -17,21 +17,21 @@ def main() -> None:
     The commands are imported in here, so that a Ctrl-C meanwhile ends as quietly as a later one.
     """
     stopped = _end_on_signals()
+    message = ""
     try:
         from tias_slurm.cli.app import run
 
         code = run()
         sys.stdout.flush()
     except BaseException as error:
-        # compiled code turns the interrupt into errors of its own, so the signal has the first word
-        if stopped:
-            code, message = 128 + stopped[0], "interrupted"
-        else:
-            code, message = _explain(error)
-        _say(message)
-        if isinstance(error, OSError) and not stopped:
+        code, message = (1, "") if stopped else _explain(error)
+        if isinstance(error, OSError):
             # what is still in the buffer of standard output cannot be written either
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    if stopped:
+        # whatever the libraries made of the interrupt: an exit code, an error of compiled code
+        code, message = 128 + stopped[0], "interrupted"
+    _say(message)
     sys.exit(code)
 
 
