@@ -9,6 +9,7 @@ import math
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -218,6 +219,28 @@ def test_ending_twice_leaves_nothing(make: Make) -> None:
     assert pid is not None
     assert gone(pid)
     assert len(os.listdir("/proc/self/fd")) == before - 3  # two ends of pipes and what it printed
+
+
+def test_ending_does_not_wait_for_a_call_that_hangs(make: Make) -> None:
+    worker = make()
+    worker.call("echo", 5.0)
+    errors: list[AdapterError] = []
+
+    def hang() -> None:
+        try:
+            worker.call("hang", 60.0)
+        except AdapterError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    time.sleep(0.3)
+    begin = time.monotonic()
+    worker.end()
+    thread.join(10.0)
+    assert time.monotonic() - begin < 5.0
+    assert len(errors) == 1
+    assert errors[0].retry
 
 
 def test_a_refused_start_starts_nothing(script: Path, tmp_path: Path) -> None:

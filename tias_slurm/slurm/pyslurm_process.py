@@ -85,12 +85,16 @@ class WorkerProcess:
             return header, columns
 
     def end(self) -> None:
-        """End the worker, if there is one. The next request starts another."""
+        """End the worker, if there is one, also in the middle of another thread's call, which then fails.
+
+        The next request starts another.
+        """
+        # before the lock: whoever holds it may be waiting for this very worker
+        _kill(self._process)
         with self._lock:
             process, self._process = self._process, None
-            if process is not None and process.poll() is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)
+            if process is not None:
+                _kill(process)
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(5)  # one that is stuck in the kernel is left to init
             for fd in (self._requests, self._answers):
@@ -172,6 +176,12 @@ class WorkerProcess:
     def _quieten(self) -> None:
         if self._noise is not None and os.fstat(self._noise.fileno()).st_size > _MAX_NOISE:
             self._noise.truncate(0)
+
+
+def _kill(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None and process.poll() is None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _ending(status: int) -> str:
