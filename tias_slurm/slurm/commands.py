@@ -7,6 +7,8 @@ import secrets
 import time
 from typing import Final
 
+import numpy as np
+
 from tias_slurm.levers import NICE_MAX
 from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.command_parse import (
@@ -78,30 +80,14 @@ class CommandsAdapter:
         doubt = doubtful(table)
         if doubt:
             only = (f"--jobs={','.join(map(str, doubt))}",) if len(doubt) <= _MOST_IDS else ()
-            words = (
-                "squeue",
-                "--all",
-                "--local",
-                "--states=PENDING",
-                "--noheader",
-                f"--Format={TASKS_FORMAT}",
-                *only,
-            )
-            status, out, _ = self._runner.run(words)
+            status, out, _ = self._runner.run(
+                ("squeue", "--all", "--local", "--states=PENDING", "--noheader",
+                 f"--Format={TASKS_FORMAT}", *only)
+            )  # fmt: skip
             if status == 0:  # else they are all gone by now
                 table = with_tasks(table, out, doubt)
-        self._spelt = {
-            number: spelling(number, array, task, het, offset)
-            for number, array, task, het, offset in zip(
-                table.job_id.tolist(),
-                table.array_id.tolist(),
-                table.array_task,
-                table.het_id.tolist(),
-                table.het_offset.tolist(),
-                strict=True,
-            )
-            if number in (array, het)
-        }
+        alone = np.flatnonzero((table.job_id == table.array_id) | (table.job_id == table.het_id)).tolist()
+        self._spelt = {int(table.job_id[row]): _spelt(table, row) for row in alone}
         return table
 
     def nodes(self) -> RawNodes:
@@ -143,7 +129,7 @@ class CommandsAdapter:
         A hold within the milliseconds between the look and the release would be lost.
         """
         try:
-            state, priority = self._state(job_id)
+            state, priority, _ = self._look(job_id)
             spelt = self._spelling(job_id)
         except AdapterError as error:
             return _later(error)
@@ -156,8 +142,7 @@ class CommandsAdapter:
     def requeue(self, job_id: int) -> WriteResult:
         """See Adapter. With `Incomplete` Slurm leaves alone what has ended, and says that all went well."""
         try:
-            before, _ = self._state(job_id)
-            spelt = self._spelling(job_id)
+            before, _, spelt = self._look(job_id)
         except AdapterError as error:
             return _later(error)
         if before not in ("RUNNING", "SUSPENDED"):
@@ -166,7 +151,7 @@ class CommandsAdapter:
         if done.result != "ok":
             return done
         try:
-            after, _ = self._state(job_id)
+            after, _, _ = self._look(job_id)
         except AdapterError as error:
             return _later(error)
         return done if after == "PENDING" else WriteResult("gone", f"state {after or 'unknown'}")
@@ -224,16 +209,18 @@ class CommandsAdapter:
             self.jobs()
         return (self._spelt or {}).get(job_id, str(job_id))
 
-    def _state(self, job_id: int) -> tuple[str, int]:
-        """Base state and priority of one record as they are now; a state of "" if there is no such record."""
+    def _look(self, job_id: int) -> tuple[str, int, str]:
+        """State, priority and name for scontrol of one record as it is now; a state of "": no such record."""
         try:
             table = self._queue(0.0, f"--jobs={job_id}")
         except AdapterError as error:
             if classify(str(error)) == "gone":
-                return "", PRIORITY_UNKNOWN
+                return "", PRIORITY_UNKNOWN, ""
             raise
-        row = [i for i, number in enumerate(table.job_id.tolist()) if number == job_id]
-        return (table.state[row[0]], int(table.priority[row[0]])) if row else ("", PRIORITY_UNKNOWN)
+        rows = np.flatnonzero(table.job_id == job_id)  # an array's id also brings all its tasks
+        if not rows.size:
+            return "", PRIORITY_UNKNOWN, ""
+        return table.state[rows[0]], int(table.priority[rows[0]]), _spelt(table, int(rows[0]))
 
 
 def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offset: int) -> str:
@@ -249,6 +236,12 @@ def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offse
     if het_id == job_id:
         return f"{het_id}+{het_offset}"
     return str(job_id)
+
+
+def _spelt(table: RawTable, row: int) -> str:
+    ids = (int(column[row]) for column in (table.job_id, table.array_id, table.het_id, table.het_offset))
+    job_id, array_id, het_id, het_offset = ids
+    return spelling(job_id, array_id, table.array_task[row], het_id, het_offset)
 
 
 def requeue_spelling(job_id: int, spelt: str) -> str:
