@@ -23,8 +23,13 @@ COLUMNS = (
     "set",  # the value that we last sent; NaN: none
     "before",  # the value that stood there when we sent it
     "refused",  # when Slurm last refused a write of ours; NaN: never
+    "unseen",  # 1: the job had runs that we did not see and nobody has told us of
 )
-FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED = range(12)
+FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN = (
+    range(13)
+)
+# after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
+GAP_S = 600.0
 
 
 class Store(Protocol):
@@ -36,6 +41,9 @@ class Store(Protocol):
     def save(self, ids: Ints, table: Floats, gone: Ints, learned: Floats | None) -> None:
         """Keep changed rows, note which jobs are gone, and what was learned if that changed."""
 
+    def recall(self, ids: Ints) -> tuple[Ints, Floats]:
+        """Those of the ids that are gone, ascending, and their rows as they were last kept."""
+
 
 class Ledger:
     """A table in the order of the last snapshot, one row a job; only the store keeps jobs that left."""
@@ -46,6 +54,7 @@ class Ledger:
         self._ids: Ints = np.empty(0, dtype=np.int64)
         self._table: Floats = np.empty((0, len(COLUMNS)))
         self._learned = False
+        self._last_look = -np.inf
         if store is not None:
             self._ids, self._table, counts = store.load()
             if counts.shape == self.learner.counts.shape:
@@ -67,6 +76,11 @@ class Ledger:
         """Jobs of which Slurm refused a write."""
         return np.isfinite(self._table[:, REFUSED])
 
+    @property
+    def unseen(self) -> Bools:
+        """Jobs with runs that we did not see: from before the daemon, or while it was away."""
+        return np.asarray(self._table[:, UNSEEN] > 0, dtype=np.bool_)
+
     def overridden(self, snapshot: Snapshot) -> Bools:
         """Jobs whose value is neither what we found nor what we set: a person's decision."""
         lever, t = snapshot.jobs.lever, self._table
@@ -82,15 +96,23 @@ class Ledger:
         t = self._table
         restarted = jobs.restarts > t[:, RESTARTS]
         if restarted.any():
+            away = snapshot.now - self._last_look > GAP_S
+            t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
             self._close_runs(snapshot, np.flatnonzero(restarted))
+        self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
         untouched = np.isnan(t[:, SET])
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
             t[untouched, FOUND] = jobs.lever[untouched]
+        self._keep()
+        return self.view(snapshot)
+
+    def view(self, snapshot: Snapshot) -> RankInput:
+        """The jobs of the snapshot that was taken in last, joined with what is known of them."""
+        jobs, t = snapshot.jobs, self._table
         age = snapshot.now - t[:, FIRST]
         executed = np.maximum(np.minimum(t[:, KEPT] + jobs.run_time, age), 0.0)
-        self._keep()
         return RankInput(
             jobs.job_id,
             jobs.state == RUNNING,
@@ -106,6 +128,29 @@ class Ledger:
         """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""
         at, known = self._find(ids)
         return np.where(known, self._table[at, FIRST], submit) if len(self._ids) else submit
+
+    def standing(self, ids: Ints, otherwise: Floats) -> Floats:
+        """Lever values by job id as we believe they stand: what we set, else what we found. Shape (n,)."""
+        at, known = self._find(ids)
+        if not len(self._ids):
+            return otherwise
+        t = self._table[at]
+        return np.where(known, np.where(np.isnan(t[:, SET]), t[:, FOUND], t[:, SET]), otherwise)
+
+    def learn_past(self, ids: Ints, first_submit: Floats, attained: Floats, kept: Floats) -> None:
+        """Take in what is known elsewhere of runs that we did not see; those jobs are not unseen any more.
+
+        Shapes (n,): job ids; first submit, epoch s (NaN: not known); GPU-seconds and useful seconds of all
+        runs but the current one. Only what is earlier or more than we know counts, and only for unseen jobs.
+        """
+        at, known = self._find(ids)
+        take = known & (self._table[at, UNSEEN] > 0) if len(self._ids) else known
+        rows, t = at[take], self._table
+        t[rows, FIRST] = np.fmin(t[rows, FIRST], first_submit[take])
+        t[rows, ATTAINED] = np.fmax(t[rows, ATTAINED], attained[take])
+        t[rows, KEPT] = np.fmax(t[rows, KEPT], kept[take])
+        t[rows, UNSEEN] = 0.0
+        self._keep()
 
     def intend(self, snapshot: Snapshot, write: Ints, new: Floats, victims: Ints) -> None:
         """Note what is about to be sent (rows of the last snapshot): no crash may leave a value unknown."""
@@ -128,16 +173,30 @@ class Ledger:
         fresh[:, FOUND] = jobs.lever
         fresh[:, NICE] = jobs.nice
         fresh[:, SET] = fresh[:, BEFORE] = fresh[:, REFUSED] = np.nan
+        fresh[:, UNSEEN] = jobs.restarts > 0
+        at, here = self._find(jobs.job_id)
         if len(self._ids):
-            at, known = self._find(jobs.job_id)
-            old = self._table[at]
-            known &= (old[:, SUBMIT] == jobs.submit) | (jobs.restarts > old[:, RESTARTS])
-            split = np.flatnonzero(~known & (jobs.array_id > 0) & (jobs.array_id != jobs.job_id))
+            same = here & self._same_job(snapshot, self._table[at], np.arange(len(jobs)))
+            split = np.flatnonzero(~same & (jobs.array_id > 0) & (jobs.array_id != jobs.job_id))
             if len(split):
                 self._inherit(snapshot, fresh, split)
-            fresh[known] = old[known]
-            fresh[:, SUBMIT] = jobs.submit
+            fresh[same] = self._table[at[same]]
+        if self._store is not None and not here.all():
+            # a job that had left and is back (requeued after its end, or hidden for a while) may still have
+            # a value of ours
+            ids, old = self._store.recall(jobs.job_id[~here])
+            rows = np.searchsorted(jobs.job_id, ids)
+            same = self._same_job(snapshot, old, rows)
+            fresh[rows[same]] = old[same]
+        fresh[:, SUBMIT] = jobs.submit
         self._table, self._ids = fresh, jobs.job_id
+
+    @staticmethod
+    def _same_job(snapshot: Snapshot, old: Floats, rows: Ints) -> Bools:
+        """Whether what was kept is of the jobs that now have these rows, and not of others with their ids."""
+        jobs = snapshot.jobs
+        same = (old[:, SUBMIT] == jobs.submit[rows]) | (jobs.restarts[rows] > old[:, RESTARTS])
+        return np.asarray(same, dtype=np.bool_)
 
     def _inherit(self, snapshot: Snapshot, fresh: Floats, rows: Ints) -> None:
         """Tasks split off an array: first submit and lever values are those of the record they came from."""

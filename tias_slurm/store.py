@@ -18,6 +18,9 @@ from tias_slurm.policy.learning import Learner
 from tias_slurm.replay.workload import InputError, printable
 
 SCHEMA = 1
+# marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
+_MARK = 0x54494153
+_AT_ONCE = 500  # ids in one query
 _NAMES = [f'"{name}"' for name in ledger.COLUMNS]
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in _NAMES)},
@@ -59,21 +62,35 @@ class SqliteStore:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
             # the scheduler's thread cycles, one at a time; the main thread opens and closes
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-            if version > SCHEMA:
-                raise InputError(
-                    f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm"
-                )
-            with self._transaction():
-                for statement in _TABLES.split(";"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA user_version={SCHEMA}")
+            try:
+                self._begin(name)
+            except BaseException:
+                self._db.close()
+                raise
         except (sqlite3.Error, OSError) as error:
+            why = getattr(error, "strerror", None) or str(error)
             raise InputError(
-                f"{name}: cannot be used as a ledger: {error}; name another in [ledger] path"
+                f"{name}: cannot be used as a ledger: {why}; move it away or set another [daemon] state_dir"
             ) from None
+
+    def _begin(self, name: str) -> None:
+        """Look at the file before anything in it is changed, then make the tables that are missing."""
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        mark = int(self._db.execute("PRAGMA application_id").fetchone()[0])
+        tables = int(self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
+        if tables and mark != _MARK:
+            raise sqlite3.DatabaseError("a database of something else")
+        if version > SCHEMA:
+            raise InputError(f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm")
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=FULL")
+        if version == SCHEMA:
+            return
+        with self._transaction():
+            for statement in _TABLES.split(";"):
+                self._db.execute(statement)
+            self._db.execute(f"PRAGMA application_id={_MARK}")
+            self._db.execute(f"PRAGMA user_version={SCHEMA}")
 
     def close(self) -> None:
         """Let go of the file."""
@@ -96,13 +113,24 @@ class SqliteStore:
         rows = self._db.execute(
             f"SELECT job_id, {', '.join(_NAMES)} FROM job WHERE gone IS NULL ORDER BY job_id"  # noqa: S608
         ).fetchall()
-        ids = np.array([r[0] for r in rows], dtype=np.int64)
-        table = np.array([[np.nan if v is None else v for v in r[1:]] for r in rows], dtype=np.float64)
+        ids, table = _columns(rows)
         counts = Learner().counts
         for window, at, count in self._db.execute("SELECT class, bin, count FROM learned"):
             if 0 <= window < counts.shape[0] and 0 <= at < counts.shape[1]:
                 counts[window, at] = count
-        return ids, table.reshape(len(ids), len(ledger.COLUMNS)), counts
+        return ids, table, counts
+
+    def recall(self, ids: Ints) -> tuple[Ints, Floats]:
+        """See ledger.Store."""
+        rows: list[Any] = []
+        for at in range(0, len(ids), _AT_ONCE):
+            part = ids[at : at + _AT_ONCE].tolist()
+            rows += self._db.execute(
+                f"SELECT job_id, {', '.join(_NAMES)} FROM job WHERE gone IS NOT NULL "  # noqa: S608
+                f"AND job_id IN ({', '.join('?' * len(part))}) ORDER BY job_id",
+                part,
+            )
+        return _columns(rows)
 
     def save(self, ids: Ints, table: Floats, gone: Ints, learned: Floats | None) -> None:
         """See ledger.Store."""
@@ -175,3 +203,16 @@ class SqliteStore:
         """Keep a value under a name."""
         with self._transaction():
             self._db.execute("INSERT OR REPLACE INTO setting VALUES (?, ?)", (name, value))
+
+    def disown(self) -> None:
+        """No value of any job is ours any more: another lever may be used from now on."""
+        with self._transaction():
+            self._db.execute('UPDATE job SET "set" = NULL, "before" = NULL, "refused" = NULL')
+            self._db.execute("DELETE FROM setting WHERE name = 'lever'")
+
+
+def _columns(rows: Sequence[Any]) -> tuple[Ints, Floats]:
+    """Ids (n,) and the ledger's columns (n, columns) of rows as SQLite gives them."""
+    ids = np.array([r[0] for r in rows], dtype=np.int64)
+    table = np.array([[np.nan if v is None else v for v in r[1:]] for r in rows], dtype=np.float64)
+    return ids, table.reshape(len(ids), len(ledger.COLUMNS))

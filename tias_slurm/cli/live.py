@@ -77,9 +77,10 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     """
     settings = load_config(config)
     adapter = _adapter(settings)
+    frozen = _Frozen(ledger_path(settings)) if os.path.exists(ledger_path(settings)) else None
     try:
         facts = adapter.facts()
-        ledger = Ledger(_Frozen(ledger_path(settings)) if os.path.exists(ledger_path(settings)) else None)
+        ledger = Ledger(frozen)
         cluster = LiveCluster(
             adapter,
             settings,
@@ -118,6 +119,8 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
         barred = dict(cluster.observed.barred) if cluster.observed is not None else {}
     finally:
         adapter.close()
+        if frozen is not None:
+            frozen.close()
     if as_json:
         typer.echo(json.dumps({"writes": rows, "not_writable": barred}))
         return
@@ -179,16 +182,15 @@ class _Frozen:
     """The ledger as it stands: what is remembered from now on is not kept."""
 
     def __init__(self, path: str) -> None:
-        store = SqliteStore(path)
-        self._found = store.load()
-        store.close()
-
-    def load(self) -> Any:
-        """See ledger.Store."""
-        return self._found
+        self._store = SqliteStore(path)
+        self.load, self.recall = self._store.load, self._store.recall
 
     def save(self, *_: object) -> None:
         """Keep nothing."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._store.close()
 
 
 def _daemon(config: str | None, mode: str | None) -> Daemon:
