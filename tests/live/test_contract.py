@@ -578,13 +578,10 @@ def test_a_requeue_leaves_ended_jobs_alone(adapter: Adapter, completed: int) -> 
 
 
 def test_a_requeue_means_one_task(adapter: Adapter, submit: Submit) -> None:
-    array = submit("--array=0-2", "--gpus=1")
-
-    def all_run() -> bool:
-        table = adapter.jobs()
-        return [row(table, i)["state"] for i in records(table, array).values()] == ["RUNNING"] * 3
-
-    wait_for(all_run)
+    array = submit("--array=0-2", "--gpus=1", "--hold")
+    assert row(adapter.jobs(), array)["array_task"] == "0-2"  # the last that the adapter sees of it
+    run("scontrol", "release", str(array))
+    wait_for(lambda: run("squeue", "-h", "-r", "-j", str(array), "-o", "%t").split() == ["R"] * 3)
     assert adapter.requeue(array).result == "ok"  # the last task, which bears the array's own id
     table = adapter.jobs()
     assert sorted(int(row(table, i)["restarts"]) for i in records(table, array).values()) == [0, 0, 1]
