@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from tias_slurm.config import Config
 from tias_slurm.deadlines import admit, own_keys, read_comment
-from tias_slurm.jobs import Ended, Floats, Ints, Snapshot
+from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.planner import Plan
 from tias_slurm.replay.claims import limits_of
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
@@ -19,7 +20,8 @@ from tias_slurm.slurm.observer import Claims, Observed, observe
 
 # told of each write: the plan's write number, what became of it
 Told = Callable[[int, WriteResult], None]
-FirstSubmit = Callable[[Ints, Floats], Floats]
+# what is remembered of jobs by id, and what to take for those that are not known
+Remembered = Callable[[Ints, Floats], Floats]
 
 
 class StaleSnapshotError(Exception):
@@ -37,9 +39,11 @@ class LiveCluster:
         *,
         enforce: bool,
         field: Field,
-        first_submit: FirstSubmit,
+        first_submit: Remembered,
+        standing: Remembered | None = None,
         told: Told | None = None,
     ) -> None:
+        """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write."""
         self.adapter = adapter
         self.config = config
         self.enforce = enforce
@@ -53,11 +57,12 @@ class LiveCluster:
         self._limits = limits_of(config)
         self._keys = own_keys(config.deadlines.key)
         self._first_submit = first_submit
+        self._standing = standing
         self._told = told
-        self._claims: dict[int, tuple[str, float, float, int, float]] = {}
-        self._would_be: dict[int, float] = {}
-        self._sent: dict[int, tuple[float, int]] = {}
-        self._seen_ended: frozenset[int] = frozenset()
+        self._claims: dict[int, tuple[tuple[object, ...], tuple[float, int, float]]] = {}
+        self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
+        self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
+        self._seen_ended: frozenset[int] | None = None
 
     # -- the port
 
@@ -66,19 +71,19 @@ class LiveCluster:
         raw = self.adapter.jobs()
         self._refuse_stale(raw)
         lever, pinned = self._lever(raw)
-        observed = observe(raw, self._read_claims(raw), self.config, lever, pinned)
+        hidden = None
+        if lever is not None and np.isnan(lever).any():
+            hidden = np.isnan(lever)
+            none = np.zeros(len(raw))
+            believed = none if self._standing is None else self._standing(raw.job_id, none)
+            lever = np.where(hidden, believed, lever)
+        observed = observe(raw, self._read_claims(raw), self.config, lever, pinned, hidden)
         snapshot = observed.snapshot
-        news = np.array([j not in self._seen_ended for j in snapshot.ended.job_id.tolist()], dtype=np.bool_)
-        self._seen_ended = frozenset(snapshot.ended.job_id.tolist())
-        e = snapshot.ended
+        e, news = snapshot.ended, self._news(snapshot.ended)
         ended = Ended(e.job_id[news], e.submit[news], e.deadline[news], e.run_time[news], e.completed[news])
+        self._forget_sent(snapshot)
         self.raw, self.observed = raw, observed
-        if len(self._sent) > 2 * len(raw) + 1000:
-            here = set(raw.job_id.tolist())
-            self._sent = {job: sent for job, sent in self._sent.items() if job in here}
-        observed.snapshot = Snapshot(
-            snapshot.now, snapshot.jobs, snapshot.order, snapshot.tie, ended, snapshot.occupancy
-        )
+        observed.snapshot = replace(snapshot, ended=ended)
         return observed.snapshot
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
@@ -89,18 +94,21 @@ class LiveCluster:
         for number, (row, value) in enumerate(zip(plan.write.tolist(), plan.new.tolist(), strict=True)):
             job = int(ids[row])
             if not self.enforce:
-                self._would_be[job] = value
+                old = float(plan.old[number])
+                self._would_be[job] = (value, self._would_be.get(job, (value, old))[1])
                 result = WriteResult("ok", "dry run")
             elif self.no_rights:
                 result = WriteResult("no rights", self.no_rights)
             elif self.stop:
                 result = WriteResult("retry", "the daemon ends")
-            elif self._in_vain(job, value):
+            elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
             else:
                 began = time.monotonic()
                 result = self.adapter.write(job, self.field, int(value))
-                if result.result == "no rights":
+                if result.result == "ok":
+                    self._sent[job] = (value, self._times(job, value) + 1)
+                elif result.result == "no rights":
                     self.no_rights = result.message
                 time.sleep(max(0.0, pause - (time.monotonic() - began)))
             if result.result == "refused":
@@ -111,57 +119,89 @@ class LiveCluster:
 
     # -- what it is made of
 
-    def _in_vain(self, job: int, value: float) -> bool:
-        """Whether this very value was sent twice and still is not there.
+    def _times(self, job: int, value: float) -> int:
+        """How often this very value was accepted and then not seen in its place.
 
         Slurm ignores the nice of a job with an explicit priority, and says that all is well.
         """
         sent, times = self._sent.get(job, (value, 0))
-        times = times + 1 if sent == value else 1
-        self._sent[job] = (value, times)
-        return times > 2
+        return times if sent == value else 0
+
+    def _forget_sent(self, snapshot: Snapshot) -> None:
+        """What is in its place by now, and jobs that left, need not be remembered."""
+        if not self._sent:
+            return
+        jobs = np.fromiter(self._sent, dtype=np.int64, count=len(self._sent))
+        sent = np.array([value for value, _ in self._sent.values()])
+        at = np.searchsorted(snapshot.jobs.job_id, jobs)
+        here = at < len(snapshot.jobs)
+        here[here] = snapshot.jobs.job_id[at[here]] == jobs[here]
+        here[here] = snapshot.jobs.lever[at[here]] != sent[here]
+        self._sent = {job: self._sent[job] for job in jobs[here].tolist()}
+
+    def _news(self, ended: Ended) -> Bools:
+        """Which of the ended jobs were not shown as ended before. At the first look: those that the ledger
+        has as not ended yet."""
+        ids = ended.job_id
+        if self._seen_ended is None:
+            known = self._first_submit(ids, np.full(len(ids), np.nan))
+            news = np.isfinite(known)
+        else:
+            news = np.array([j not in self._seen_ended for j in ids.tolist()], dtype=np.bool_)
+        self._seen_ended = frozenset(ids.tolist())
+        return np.asarray(news, dtype=np.bool_)
 
     def _refuse_stale(self, raw: RawTable) -> None:
         """An empty or much shorter queue right after a full one: its state may not be read yet."""
         before = len(self.raw) if self.raw is not None else 0
+        back = self.raw is not None and raw.time < self.raw.time
+        # once: if the next look shows the same, it is the truth
+        self.raw = raw
         if before >= 20 and len(raw) < before // 2:
-            # once: if the next look shows the same, it is the truth
-            self.raw = raw
             raise StaleSnapshotError(f"the queue fell from {before} to {len(raw)} records at once")
-        if self.raw is not None and raw.time < self.raw.time:
+        if back:
             raise StaleSnapshotError("the controller's clock went back")
 
     def _lever(self, raw: RawTable) -> tuple[Floats | None, frozenset[int]]:
-        """The field that is written, for all rows, and the jobs that somebody else has pinned."""
+        """The field that is written, for all rows (NaN: not shown now), and the jobs that somebody else has
+        pinned."""
         lever: Floats | None = None
         pinned: frozenset[int] = frozenset()
         if self.field == "site_factor":
             factors = self.adapter.site_factors()
-            lever = np.array([factors.get(j, 0) for j in raw.job_id.tolist()], dtype=np.float64)
+            lever = np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
         elif self.field == "priority":
             lever = raw.priority.astype(np.float64)
         if not self.enforce and self._would_be:
             lever = raw.nice.astype(np.float64) if lever is None else lever
-            for i, job in enumerate(raw.job_id.tolist()):
-                lever[i] = self._would_be.get(job, lever[i])
+            now = dict(zip(raw.job_id.tolist(), range(len(raw)), strict=True))
+            # a value that somebody changed meanwhile is theirs, in a dry run as well
+            self._would_be = {
+                job: would for job, would in self._would_be.items()
+                if job in now and (self.field == "priority" or not abs(lever[now[job]] - would[1]) > 0)
+            }  # fmt: skip
+            for job, (value, _) in self._would_be.items():
+                lever[now[job]] = value
         return lever, pinned
 
     def _read_claims(self, raw: RawTable) -> Claims:
-        """Deadline, consent and checkpoint of every job; a comment is read again only when it has changed."""
+        """Deadline, consent and checkpoint of every job; it is read again only when something has changed."""
         n = len(raw)
         deadline, checkpoint = np.full(n, np.nan), np.full(n, np.nan)
         consent = np.full(n, -1, dtype=np.int64)
         search = self._keys.search
         talking = [i for i, text in enumerate(raw.comment) if text and search(text)]
         firsts = self._first_submit(raw.job_id, raw.submit) if talking else raw.submit
-        known: dict[int, tuple[str, float, float, int, float]] = {}
+        known: dict[int, tuple[tuple[object, ...], tuple[float, int, float]]] = {}
         for i in talking:
-            job, text, first = int(raw.job_id[i]), raw.comment[i], float(firsts[i])
+            job, first = int(raw.job_id[i]), float(firsts[i])
+            # all that decides about the claim
+            basis = (raw.comment[i], first, raw.account[i], raw.qos[i], raw.partition[i], raw.user[i])
             old = self._claims.get(job)
-            if old is None or old[0] != text or old[1] != first:
-                old = (text, first, *self._read(raw, i, first))
+            if old is None or old[0] != basis:
+                old = basis, self._read(raw, i, first)
             known[job] = old
-            deadline[i], consent[i], checkpoint[i] = old[2:]
+            deadline[i], consent[i], checkpoint[i] = old[1]
         self._claims = known
         return Claims(deadline, consent, checkpoint)
 

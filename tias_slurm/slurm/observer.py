@@ -14,7 +14,9 @@ from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Text
 # squeue(1) "JOB REASON CODES": a job that waits for one of these is helped by a better place; any other
 # reason (a limit, a dependency, a reservation, a partition that is down) is not cured by priority
 STARTABLE = frozenset({"None", "Resources", "Priority", ""})
-HELPED = STARTABLE | {"BeginTime", "Nodes_required_for_job_are_DOWN", "NodeDown", "Prolog", "Cleaning"}
+HELPED = STARTABLE | {"BeginTime", "NodeDown", "Prolog", "Cleaning"}
+# texts that slurmctld writes in place of a code: nodes are down, or planned for a job of higher priority
+HELPED_TEXTS = ("Nodes required for job are DOWN", "ReqNodeNotAvail, May be reserved")
 # flags of a job that somebody or something else is busy with
 BUSY = frozenset(
     {
@@ -55,17 +57,20 @@ def observe(
     config: Config,
     lever: Floats | None = None,
     pinned: frozenset[int] = frozenset(),
+    hidden: Bools | None = None,
 ) -> Observed:
     """The snapshot of the jobs that wait or run and ask for GPUs.
 
     A job that may not be written (held, special, out of scope, pinned by somebody, blocked by what priority
     does not cure) takes part in the order, but is not `writable`. `lever`: the field that is written, rows as
-    in the raw table; None: nice. `pinned`: jobs with an explicit priority that is not ours.
+    in the raw table; None: nice. `pinned`: jobs with an explicit priority that is not ours. `hidden`: rows of
+    the raw table whose field is not shown now, so that a write could not be checked. Jobs without a submit
+    time are left out: nothing could be remembered of them.
     """
     state = np.array(raw.state)
     pending = state == "PENDING"
     running = (state == "RUNNING") | (state == "SUSPENDED")
-    rows = np.flatnonzero((pending | running) & (raw.gpus > 0))
+    rows = np.flatnonzero((pending | running) & (raw.gpus > 0) & np.isfinite(raw.submit))
     waits = pending[rows]
     barred: Counter[str] = Counter()
     writable = waits.copy()
@@ -84,9 +89,11 @@ def observe(
     bar("component of a het job", raw.het_offset[rows] > 0)
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
     bar("out of scope", ~_in_scope(raw, rows, config.scope))
+    if hidden is not None:
+        bar("value not shown now", hidden[rows])
     if pinned:
         bar("pinned by somebody", np.isin(raw.job_id[rows], np.fromiter(pinned, dtype=np.int64)))
-    bar("waits for what priority cannot give", ~_which(raw.reason, rows, HELPED.__contains__))
+    bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
     run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))
     unsaid = claims.consent[rows] < 0
     consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
@@ -122,6 +129,11 @@ def observe(
     )
 
 
+def helped(reason: str) -> bool:
+    """Whether a job that waits for this reason would gain by a better place."""
+    return reason in HELPED or reason.replace("_", " ").startswith(HELPED_TEXTS)
+
+
 def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
     test = holds if callable(holds) else bool
     return np.fromiter((test(texts[r]) for r in rows.tolist()), dtype=np.bool_, count=len(rows))
@@ -153,7 +165,7 @@ def _ended(
     raw: RawTable, claims: Claims, state: np.ndarray[tuple[int], np.dtype[np.str_]], over: Bools
 ) -> Ended:
     """Jobs that ended and are still known; the caller tells which of them are news."""
-    rows = np.flatnonzero(over & np.isfinite(raw.end) & np.isfinite(raw.start) & (raw.gpus > 0))
+    rows = np.flatnonzero(over & np.isfinite(raw.end - raw.start + raw.submit) & (raw.gpus > 0))
     ran = raw.end[rows] - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows])
     return Ended(
         job_id=raw.job_id[rows],
