@@ -6,15 +6,25 @@ contrib/testbed/testbed exec -- python -m pytest tests/live
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for bed.py and adapters.py
+sys.path.insert(0, str(Path(__file__).parent))  # for bed.py, adapters.py and daemon_bed.py
+from daemon_bed import BACKENDS, Site
+
 HERE = Path(__file__).parent
 IN_TESTBED = bool(os.environ.get("TIAS_TESTBED"))
 _left_out: list[pytest.Item] = []
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "core: the quick half of the tests on a real Slurm, for `make test`")
+    config.addinivalue_line("markers", "smoke: a few of them, for the releases that `make test` only touches")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -34,3 +44,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
             f"tests/live: {len(_left_out)} tests did not run, since there is no Slurm here: "
             "contrib/testbed/testbed exec -- python -m pytest tests/live"
         )
+
+
+@pytest.fixture(params=BACKENDS)
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """A daemon of this test's own, through either adapter, with a directory that its jobs may write to."""
+    made = Site(Path(tempfile.mkdtemp(prefix="tias-")), request.param)
+    yield made
+    made.clean()
+    shutil.rmtree(made.home, ignore_errors=True)
