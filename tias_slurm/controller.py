@@ -42,9 +42,11 @@ class Controller:
         self.planner = planner
         self.record = record
         self.writes = 0
+        self.held_back = 0  # writes that the last cycle left for the next
 
     def cycle(self) -> None:
         """Do what one poll asks for."""
+        self.held_back = 0
         snapshot = self.cluster.observe()
         known = self.ledger.remember(snapshot)
         if not np.any(snapshot.jobs.state == PENDING):
@@ -52,6 +54,7 @@ class Controller:
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
         plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
+        self.held_back = plan.held_back
         if not len(plan.write) and not len(plan.victims):
             return
         self.ledger.intend(snapshot, plan.write, plan.new, plan.victims)

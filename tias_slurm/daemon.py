@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -27,6 +29,13 @@ from tias_slurm.store import Entry, SqliteStore
 
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
+# how often what is older than keep_days is dropped, s
+TIDY_S = 86_400.0
+# settings that are used up when the daemon starts
+FIXED = (
+    "daemon.mode", "daemon.backend", "daemon.allow_version_mismatch", "daemon.state_dir",
+    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "lever.kind",
+)  # fmt: skip
 
 
 @dataclass
@@ -38,8 +47,10 @@ class Cycle:
     waiting: int = 0
     writes: int = 0
     failed: int = 0
-    held_back: int = 0
-    overridden: int = 0
+    held_back: int = 0  # writes that the budget, a pause or missing rights left for later
+    refused: int = 0  # jobs of which Slurm refused a write
+    overridden: int = 0  # jobs whose value a person has changed
+    paused: bool = False
     barred: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     message: str = ""
@@ -64,6 +75,8 @@ class Daemon:
         self._numbers: list[int] = []
         self._outcomes: list[tuple[int, str, str]] = []
         self._no_rights_until = 0.0
+        self._tidied = -TIDY_S
+        self._busy = threading.Lock()
 
     # -- set-up
 
@@ -98,7 +111,9 @@ class Daemon:
     def _check_lever(self) -> None:
         """A ledger knows the values of one lever; another one needs the first to be undone."""
         kind, known = self.config.lever.kind, self.store.get("lever")
-        if known is not None and known != kind:
+        if known is not None and known != kind and self.config.daemon.mode == "dry-run":
+            self.store.disown()  # these values were never sent
+        elif known is not None and known != kind:
             raise InputError(
                 f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
                 f'before setting [lever] kind = "{kind}"'
@@ -125,6 +140,7 @@ class Daemon:
             enforce=c.daemon.mode == "enforce",
             field=c.lever.kind,
             first_submit=ledger.first_submit,
+            standing=ledger.standing,
             told=self._told,
         )
         planner = Planner(lever, assemble.limits(c, requeue=False))
@@ -133,18 +149,19 @@ class Daemon:
     # -- one cycle
 
     def cycle(self) -> Cycle:
-        """One pass. Never raises for what Slurm does or says."""
+        """One pass. Never raises for what Slurm does or says. Raises sqlite3.Error if the ledger cannot be
+        kept; nothing is sent then."""
         began = time.monotonic()
         if self._reload:
             self._apply_reload()
         if self._no_rights_until and time.monotonic() > self._no_rights_until:
             self.cluster.no_rights, self._no_rights_until = "", 0.0
-        silent = self.paused() or self.cluster.no_rights
+        paused = self.paused()
+        silent = paused or self.cluster.no_rights
         limits = self.controller.planner.limits
         allowed = 0 if silent else self.config.planner.max_writes_per_cycle
         self.controller.planner.limits = replace(limits, max_writes=allowed)
         self._outcomes = []
-        before = self.controller.writes
         try:
             self.controller.cycle()
             seen = Cycle("ok")
@@ -152,12 +169,15 @@ class Daemon:
             seen = Cycle("no answer", message=str(error))
         except StaleSnapshotError as error:
             seen = Cycle("stale", message=str(error))
-        self._settle()
+        finally:
+            self._settle()
+        seen.paused = paused
         seen.seconds = round(time.monotonic() - began, 4)
         if seen.result != "ok":
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
             return seen
-        self._fill(seen, self.controller.writes - before)
+        self._fill(seen)
+        self._tidy()
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen
 
@@ -165,14 +185,22 @@ class Daemon:
         """Whether the pause file is there: nothing is written then."""
         return os.path.exists(os.path.join(self.config.daemon.state_dir, "paused"))
 
-    def _fill(self, seen: Cycle, planned: int) -> None:
+    def _tidy(self) -> None:
+        """Once a day: drop what is older than keep_days."""
+        if time.monotonic() - self._tidied >= TIDY_S:
+            self._tidied = time.monotonic()
+            self.store.forget(time.time() - 86_400.0 * self.config.daemon.keep_days)
+
+    def _fill(self, seen: Cycle) -> None:
         observed = self.cluster.observed
         if observed is None:
             return
         jobs = observed.snapshot.jobs
         seen.jobs, seen.waiting = len(jobs), int((jobs.state == PENDING).sum())
-        seen.failed = sum(result != "ok" for _, result, _ in self._outcomes)
-        seen.writes = planned - seen.failed
+        seen.writes = sum(result == "ok" for _, result, _ in self._outcomes)
+        seen.failed = len(self._outcomes) - seen.writes
+        seen.held_back = self.controller.held_back
+        seen.refused = int(self.controller.ledger.refused.sum())
         seen.overridden = int(self.controller.ledger.overridden(observed.snapshot).sum())
         seen.barred = dict(observed.barred)
 
@@ -205,7 +233,9 @@ class Daemon:
 
     def _told(self, number: int, result: WriteResult) -> None:
         self._outcomes.append((self._numbers[number], result.result, result.message))
-        if result.result == "no rights" and not self._no_rights_until:
+        if result.result == "no rights" and self._no_rights_until:
+            return  # said once
+        if result.result == "no rights":
             self._no_rights_until = time.monotonic() + NO_RIGHTS_PAUSE_S
             self._log.error(
                 "no rights: nothing is written for a while; the account needs AdminLevel=Operator",
@@ -247,11 +277,14 @@ class Daemon:
         self._guarded()
         if not self._stop:
             scheduler.start()
-        self._log.info("stopped")
+        with self._busy:  # a cycle that is still at work ends first
+            self._log.info("stopped")
 
     def _guarded(self) -> None:
         try:
-            self.cycle()
+            with self._busy:
+                if not self._stop:
+                    self.cycle()
         except Exception:
             # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
             self._log.exception("cycle failed")
@@ -273,17 +306,13 @@ class Daemon:
         except InputError as error:
             self._log.error("reload refused, the old settings hold", message=str(error))
             return
-        fixed = [
-            k for k in ("state_dir", "backend") if getattr(fresh.daemon, k) != getattr(self.config.daemon, k)
-        ]
-        if (
-            fixed
-            or fresh.lever.kind != self.config.lever.kind
-            or fresh.daemon.mode != self.config.daemon.mode
-        ):
-            self._log.error("reload refused: state_dir, backend, mode and lever need a restart", keys=fixed)
+        fixed = [key for key in FIXED if _value(fresh, key) != _value(self.config, key)]
+        if fixed:
+            self._log.error("reload refused, the old settings hold: some need a restart", keys=fixed)
             return
         self.config = fresh
+        with contextlib.suppress(AdapterError):  # else what was known of the site goes on to hold
+            self.facts = self.adapter.facts()
         self._assemble()
         if self._scheduler is not None:
             self._scheduler.reschedule_job(
@@ -293,6 +322,11 @@ class Daemon:
                 jitter=fresh.daemon.jitter_s or None,
             )
         self._log.info("reloaded")
+
+
+def _value(config: Config, key: str) -> object:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
 
 
 def ledger_path(config: Config) -> str:

@@ -23,13 +23,19 @@ class Restored:
     outcome: str
     message: str = ""
 
+    @property
+    def done(self) -> bool:
+        """Whether nothing of ours is left on the job that another try could put back."""
+        return self.outcome in ("restored", "gone") or "left alone" in self.outcome
+
 
 def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored]:
     """Put back the values of the ledger's jobs, one after another.
 
     A job is left alone, and said to be, if its value is no longer ours (a person changed it), if its id now
     belongs to another job, or if Slurm refuses. Tasks that were split off an array since the last cycle get
-    the value of the record that they came from. Raises AdapterError if the controller does not answer.
+    the value of the record that they came from. When nothing of ours is left the ledger is free for another
+    lever. Raises AdapterError if the controller does not answer.
     """
     ids, table, _ = store.load()
     raw = adapter.jobs()
@@ -43,32 +49,45 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
         at = known.get(job, known.get(int(raw.array_id[r])))
         if at is None or np.isnan(table[at, SET]):
             continue
-        old = float(now[r])
         want = float(table[at, FOUND])
+        # a site factor that is not shown now can only be ours, as far as we know
+        old = float(table[at, SET] if np.isnan(now[r]) else now[r])
         if field == "priority" and raw.priority[r] == 0:
-            results.append(Restored(job, 0, 0, "held: left alone"))
+            # a hold has taken our priority away already, and a release would start the job; its nice is gone
+            nice = int(table[at, NICE])
+            done = adapter.write(job, "nice", nice) if nice and raw.nice[r] == 0 else None
+            outcome = "held: left alone" if done is None else _outcome(done)
+            results.append(Restored(job, 0, nice if done else 0, outcome, done.message if done else ""))
             continue
-        same_job = table[at, SUBMIT] == raw.submit[r] or raw.restarts[r] > 0
-        ours = old in (table[at, SET], table[at, BEFORE]) and same_job
-        if field != "priority" and old == want:
+        same_job = job != ids[at] or table[at, SUBMIT] == raw.submit[r] or raw.restarts[r] > 0
+        if field != "priority" and old == want and same_job:
             undone.append(at)
             continue
-        if not ours:
-            results.append(Restored(job, int(old), int(want), "changed by somebody else: left alone"))
+        if not same_job:
+            results.append(Restored(job, int(old), int(old), "another job has the id: left alone"))
+            continue
+        if old not in (table[at, SET], table[at, BEFORE]):
+            results.append(Restored(job, int(old), int(old), "changed by somebody else: left alone"))
             continue
         result, new = _undo(adapter, job, field, want, float(table[at, NICE]))
-        outcome = "restored" if result.result == "ok" else result.result
-        results.append(Restored(job, int(old), int(new), outcome, result.message))
-        if result.result == "ok" and known.get(job) == at:
+        results.append(Restored(job, int(old), int(new), _outcome(result), result.message))
+        if result.result in ("ok", "gone") and known.get(job) == at:
             undone.append(at)
     store.record(
         [Entry(raw.time, x.job_id, "restore", x.old, x.new, "restore", x.outcome, x.message) for x in results]
     )
-    if undone:
+    # a controller that has just begun may show no jobs at all
+    if len(raw) and all(x.done for x in results):
+        store.disown()
+    elif undone:
         rows = np.array(sorted(set(undone)), dtype=np.int64)
         table[rows, SET] = table[rows, BEFORE] = np.nan
         store.save(ids[rows], table[rows], np.empty(0, dtype=np.int64), None)
     return results
+
+
+def _outcome(result: WriteResult) -> str:
+    return "restored" if result.result == "ok" else result.result
 
 
 def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
@@ -77,7 +96,7 @@ def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
     if field == "priority":
         return raw.priority.astype(np.float64)
     factors = adapter.site_factors()
-    return np.array([factors.get(j, 0) for j in raw.job_id.tolist()], dtype=np.float64)
+    return np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
 
 
 def _undo(adapter: Adapter, job: int, field: Field, want: float, nice: float) -> tuple[WriteResult, float]:

@@ -88,6 +88,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
             enforce=False,
             field=settings.lever.kind,
             first_submit=ledger.first_submit,
+            standing=ledger.standing,
         )
         policy = assemble.tias(settings)
         lever = assemble.lever(settings, policy.levels, sum(facts.priority_weights.values()))
@@ -174,7 +175,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
                 typer.echo(f"job {r.job_id}: {r.outcome}{f' ({r.message})' if r.message else ''}")
         if not results:
             typer.echo("nothing to restore")
-    if any(r.outcome not in ("restored", "gone") and "left alone" not in r.outcome for r in results):
+    if not all(r.done for r in results):
         raise typer.Exit(1)
 
 
