@@ -11,7 +11,8 @@ import numpy as np
 from tias_slurm.slurm.live import RawNodes, Result, SiteFacts
 from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
 
-_WEIGHTS: Final = ("Age", "Assoc", "Fairshare", "JobSize", "Partition", "QOS")
+# scontrol prints PriorityWeightFairShare, slurm.conf(5) calls it PriorityWeightFairshare
+_WEIGHTS: Final = {n: n for n in ("Age", "Assoc", "JobSize", "Partition", "QOS")} | {"Fairshare": "FairShare"}
 _NODE_FIELD: Final = re.compile(
     r"(?:^|\s)(NodeName|Gres|GresUsed|CPUAlloc|CPUTot|CPUEfctv|RealMemory|AllocMem|State|Partitions|CfgTRES|AllocTRES)"
     r"=(\S*)",
@@ -29,7 +30,9 @@ def parse_config(text: str) -> tuple[SiteFacts, float]:
     if "SLURM_VERSION" not in said:
         raise ValueError("no SLURM_VERSION in the output of scontrol show config")
     stamp = re.match(r"Configuration data as of (\d{9,11})\s", text, re.ASCII)
-    weights = {name: _leading_int(said.get(f"PriorityWeight{name}", "")) for name in _WEIGHTS}
+    weights = {
+        name: _leading_int(said.get(f"PriorityWeight{printed}", "")) for name, printed in _WEIGHTS.items()
+    }
     weights["TRES"] = sum(
         math.ceil(float(n))
         for n in re.findall(r"=(\d{1,12}(?:\.\d{1,9})?)", said.get("PriorityWeightTRES", ""))
