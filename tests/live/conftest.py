@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))  # for bed.py, adapters.py and daemon_bed.py
+sys.path.insert(0, str(Path(__file__).parent))  # for live_bed.py, adapters.py and daemon_bed.py
 from daemon_bed import BACKENDS, Site
 
 HERE = Path(__file__).parent

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters import ADAPTERS
-from bed import run, shown, wait_for
+from live_bed import run, shown, wait_for
 
 BACKENDS = sorted(ADAPTERS)
 TIAS = shutil.which("tias-slurm") or "tias-slurm"

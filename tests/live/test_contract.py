@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from adapters import ADAPTERS
-from bed import configured, frozen_controller, python, row, run, shown, typed_gpus, wait_for
+from live_bed import configured, frozen_controller, python, row, run, shown, typed_gpus, wait_for
 
 from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.live import PRIORITY_UNKNOWN, Adapter, AdapterError, RawTable

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from bed import run, wait_for
 from daemon_bed import CALM, URGENT, Site, priority
+from live_bed import run, wait_for
 
 LEVERS = ("nice", "site_factor", "priority")
 
