@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Ints, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints, Snapshot
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
@@ -20,6 +20,12 @@ class Cluster(Protocol):
 
     def observe(self) -> Snapshot:
         """One look at jobs, nodes and the controller's clock."""
+
+    def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
+        """Jobs with an explicit priority that is a person's; asked for only before a write. Shapes (n,).
+
+        `found`: see Ledger.
+        """
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
         """Carry the actions out, writes before requeues. Returns rows that Slurm refused to have written."""
@@ -54,6 +60,11 @@ class Controller:
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
         plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
+        if len(plan.write):
+            pinned = self.cluster.pinned(snapshot, self.ledger.found)
+            if pinned[plan.write].any():
+                barred |= pinned
+                plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
         self.held_back = plan.held_back
         if not len(plan.write) and not len(plan.victims):
             return

@@ -141,6 +141,7 @@ class Daemon:
             field=c.lever.kind,
             first_submit=ledger.first_submit,
             standing=ledger.standing,
+            multifactor=self.facts.priority_type == "priority/multifactor",
             told=self._told,
         )
         planner = Planner(lever, assemble.limits(c, requeue=False))

@@ -52,19 +52,20 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
         want = float(table[at, FOUND])
         # a site factor that is not shown now can only be ours, as far as we know
         old = float(table[at, SET] if np.isnan(now[r]) else now[r])
-        if field == "priority" and raw.priority[r] == 0:
-            # a hold has taken our priority away already, and a release would start the job; its nice is gone
-            nice = int(table[at, NICE])
-            done = adapter.write(job, "nice", nice) if nice and raw.nice[r] == 0 else None
-            outcome = "held: left alone" if done is None else _outcome(done)
-            results.append(Restored(job, 0, nice if done else 0, outcome, done.message if done else ""))
-            continue
         same_job = job != ids[at] or table[at, SUBMIT] == raw.submit[r] or raw.restarts[r] > 0
-        if field != "priority" and old == want and same_job:
-            undone.append(at)
-            continue
         if not same_job:
             results.append(Restored(job, int(old), int(old), "another job has the id: left alone"))
+            continue
+        if old == want:
+            # nothing of ours, but where an explicit priority was and is gone, the user's nice went with it
+            nice = int(table[at, NICE])
+            done = (
+                adapter.write(job, "nice", nice) if field == "priority" and raw.nice[r] == 0 != nice else None
+            )
+            if done is not None:
+                results.append(Restored(job, 0, nice, _outcome(done), done.message))
+            if (done is None or done.result in ("ok", "gone")) and known.get(job) == at:
+                undone.append(at)
             continue
         if old not in (table[at, SET], table[at, BEFORE]):
             results.append(Restored(job, int(old), int(old), "changed by somebody else: left alone"))
@@ -94,7 +95,13 @@ def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
     if field == "nice":
         return raw.nice.astype(np.float64)
     if field == "priority":
-        return raw.priority.astype(np.float64)
+        values = raw.priority.astype(np.float64)
+        if adapter.facts().priority_type == "priority/multifactor":
+            shown = adapter.pinned()
+            # a held job has lost our priority, and a release would start it
+            pinned = [shown.get(j, p != 0) for j, p in zip(raw.job_id.tolist(), raw.priority, strict=True)]
+            values *= np.array(pinned, dtype=np.float64)
+        return values
     factors = adapter.site_factors()
     return np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
 

@@ -89,6 +89,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
             field=settings.lever.kind,
             first_submit=ledger.first_submit,
             standing=ledger.standing,
+            multifactor=facts.priority_type == "priority/multifactor",
         )
         policy = assemble.tias(settings)
         lever = assemble.lever(settings, policy.levels, sum(facts.priority_weights.values()))

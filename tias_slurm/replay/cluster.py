@@ -341,6 +341,10 @@ class VirtualCluster:
         )
         return Snapshot(self.now, jobs, s.base[a], tie, self._take_ended(), occupancy)
 
+    def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
+        """See controller.Cluster. Nobody is there who would set a priority."""
+        return np.zeros(len(snapshot.jobs), dtype=np.bool_)
+
     def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
         """See controller.Cluster."""
         s = self.state

@@ -13,6 +13,7 @@ from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
 
 # scontrol prints PriorityWeightFairShare, slurm.conf(5) calls it PriorityWeightFairshare
 _WEIGHTS: Final = {n: n for n in ("Age", "Assoc", "JobSize", "Partition", "QOS")} | {"Fairshare": "FairShare"}
+_PRIORITY_TOP: Final = 2**32 - 1  # what multifactor cuts its sum at
 _NODE_FIELD: Final = re.compile(
     r"(?:^|\s)(NodeName|Gres|GresUsed|CPUAlloc|CPUTot|CPUEfctv|RealMemory|AllocMem|State|Partitions|CfgTRES|AllocTRES)"
     r"=(\S*)",
@@ -108,6 +109,15 @@ def parse_site_factors(text: str) -> dict[int, int]:
     """
     found = re.findall(r"(?m)^\s*(\d{1,11})\|\s*(-?\d{1,11})\s*$", text, re.ASCII)
     return {int(job): int(factor) for job, factor in found}
+
+
+def parse_pinned(text: str) -> dict[int, bool]:
+    """Job id -> has an explicit priority, out of `sprio -h -o "%i|%Y|%y"`. Other lines are left out.
+
+    sprio(1) shows a computed priority "normalized" as its share of 2^32 - 1, an explicit one as it is.
+    """
+    found = re.findall(r"(?m)^\s*(\d{1,11})\|\s*(\d{1,11})\|\s*(\d{1,11})\.\d*\s*$", text, re.ASCII)
+    return {int(job): int(share) >= 1 and int(priority) < _PRIORITY_TOP for job, priority, share in found}
 
 
 def _leading_int(text: str) -> int:

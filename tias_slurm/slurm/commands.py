@@ -17,6 +17,7 @@ from tias_slurm.slurm.command_parse import (
     may_pass,
     parse_config,
     parse_nodes,
+    parse_pinned,
     parse_site_factors,
 )
 from tias_slurm.slurm.command_queue import (
@@ -111,6 +112,10 @@ class CommandsAdapter:
     def site_factors(self) -> dict[int, int]:
         """See Adapter."""
         return parse_site_factors(_text(self._ask("sprio", "--local", "--noheader", "--format=%i|%S")))
+
+    def pinned(self) -> dict[int, bool]:
+        """See Adapter."""
+        return parse_pinned(_text(self._ask("sprio", "--local", "--noheader", "--format=%i|%Y|%y")))
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""

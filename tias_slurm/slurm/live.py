@@ -135,6 +135,12 @@ class Adapter(Protocol):
     def site_factors(self) -> dict[int, int]:
         """Site factor by job id, of pending jobs that are eligible and not held; only sprio(1) knows it."""
 
+    def pinned(self) -> dict[int, bool]:
+        """Whether a pending, eligible job that is not held has an explicit priority; only sprio(1) knows it.
+
+        Needs PriorityType=priority/multifactor.
+        """
+
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """Set one field of one record. Zero is really sent; values are clamped to what Slurm takes."""
 

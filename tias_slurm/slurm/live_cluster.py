@@ -41,9 +41,12 @@ class LiveCluster:
         field: Field,
         first_submit: Remembered,
         standing: Remembered | None = None,
+        multifactor: bool = True,
         told: Told | None = None,
     ) -> None:
-        """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write."""
+        """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write.
+        `multifactor`: PriorityType is priority/multifactor, so that explicit priorities can be told.
+        """
         self.adapter = adapter
         self.config = config
         self.enforce = enforce
@@ -58,6 +61,7 @@ class LiveCluster:
         self._keys = own_keys(config.deadlines.key)
         self._first_submit = first_submit
         self._standing = standing
+        self._multifactor = multifactor
         self._told = told
         self._claims: dict[int, tuple[tuple[object, ...], tuple[float, int, float]]] = {}
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
@@ -70,14 +74,14 @@ class LiveCluster:
         """See controller.Cluster. Raises AdapterError, StaleSnapshotError."""
         raw = self.adapter.jobs()
         self._refuse_stale(raw)
-        lever, pinned = self._lever(raw)
+        lever = self._lever(raw)
         hidden = None
         if lever is not None and np.isnan(lever).any():
             hidden = np.isnan(lever)
             none = np.zeros(len(raw))
             believed = none if self._standing is None else self._standing(raw.job_id, none)
             lever = np.where(hidden, believed, lever)
-        observed = observe(raw, self._read_claims(raw), self.config, lever, pinned, hidden)
+        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden)
         snapshot = observed.snapshot
         e, news = snapshot.ended, self._news(snapshot.ended)
         ended = Ended(e.job_id[news], e.submit[news], e.deadline[news], e.run_time[news], e.completed[news])
@@ -85,6 +89,20 @@ class LiveCluster:
         self.raw, self.observed = raw, observed
         observed.snapshot = replace(snapshot, ended=ended)
         return observed.snapshot
+
+    def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
+        """See controller.Cluster. Raises AdapterError."""
+        ids = snapshot.jobs.job_id
+        theirs = np.zeros(len(ids), dtype=np.bool_)
+        if self._multifactor and self.field == "priority":
+            theirs = found != 0
+        elif self._multifactor:
+            shown = self.adapter.pinned()
+            theirs = np.array([shown.get(j, False) for j in ids.tolist()], dtype=np.bool_)
+        theirs &= snapshot.jobs.writable
+        if self.observed is not None and theirs.any():
+            self.observed.barred["pinned by somebody"] += int(theirs.sum())
+        return theirs
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
         """See controller.Cluster."""
@@ -162,27 +180,30 @@ class LiveCluster:
         if back:
             raise StaleSnapshotError("the controller's clock went back")
 
-    def _lever(self, raw: RawTable) -> tuple[Floats | None, frozenset[int]]:
-        """The field that is written, for all rows (NaN: not shown now), and the jobs that somebody else has
-        pinned."""
+    def _lever(self, raw: RawTable) -> Floats | None:
+        """The field that is written, for all rows: NaN where it is not shown now, 0 for a job without an
+        explicit priority. None: nice."""
         lever: Floats | None = None
-        pinned: frozenset[int] = frozenset()
         if self.field == "site_factor":
             factors = self.adapter.site_factors()
             lever = np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
         elif self.field == "priority":
             lever = raw.priority.astype(np.float64)
+            if self._multifactor:
+                shown = self.adapter.pinned()
+                pinned = np.array([shown.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
+                lever *= pinned
         if not self.enforce and self._would_be:
             lever = raw.nice.astype(np.float64) if lever is None else lever
             now = dict(zip(raw.job_id.tolist(), range(len(raw)), strict=True))
             # a value that somebody changed meanwhile is theirs, in a dry run as well
             self._would_be = {
                 job: would for job, would in self._would_be.items()
-                if job in now and (self.field == "priority" or not abs(lever[now[job]] - would[1]) > 0)
+                if job in now and not abs(lever[now[job]] - would[1]) > 0
             }  # fmt: skip
             for job, (value, _) in self._would_be.items():
                 lever[now[job]] = value
-        return lever, pinned
+        return lever
 
     def _read_claims(self, raw: RawTable) -> Claims:
         """Deadline, consent and checkpoint of every job; it is read again only when something has changed."""

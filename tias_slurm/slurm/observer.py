@@ -56,15 +56,14 @@ def observe(
     claims: Claims,
     config: Config,
     lever: Floats | None = None,
-    pinned: frozenset[int] = frozenset(),
     hidden: Bools | None = None,
 ) -> Observed:
     """The snapshot of the jobs that wait or run and ask for GPUs.
 
-    A job that may not be written (held, special, out of scope, pinned by somebody, blocked by what priority
-    does not cure) takes part in the order, but is not `writable`. `lever`: the field that is written, rows as
-    in the raw table; None: nice. `pinned`: jobs with an explicit priority that is not ours. `hidden`: rows of
-    the raw table whose field is not shown now, so that a write could not be checked. Jobs without a submit
+    A job that may not be written (held, special, out of scope, blocked by what priority does not cure) takes
+    part in the order, but is not `writable`. `lever`: the field that is written, rows as in the raw table;
+    None: nice. `hidden`: rows of the raw table whose field is not shown now, so that a write could not be
+    checked. Jobs without a submit
     time are left out: nothing could be remembered of them.
     """
     state = np.array(raw.state)
@@ -89,11 +88,9 @@ def observe(
     bar("component of a het job", raw.het_offset[rows] > 0)
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
     bar("out of scope", ~_in_scope(raw, rows, config.scope))
+    bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
     if hidden is not None:
         bar("value not shown now", hidden[rows])
-    if pinned:
-        bar("pinned by somebody", np.isin(raw.job_id[rows], np.fromiter(pinned, dtype=np.int64)))
-    bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
     run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))
     unsaid = claims.consent[rows] < 0
     consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)

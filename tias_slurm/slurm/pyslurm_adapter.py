@@ -185,6 +185,10 @@ class PyslurmAdapter:
         """See Adapter. By sprio(1): pyslurm does not show it."""
         return self._commands.site_factors()
 
+    def pinned(self) -> dict[int, bool]:
+        """See Adapter. By sprio(1), as site_factors."""
+        return self._commands.pinned()
+
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""
         return self._tell("write", job_id=job_id, field=field, value=clamped(field, int(value)))
