@@ -8,7 +8,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= dry-run-report
 
-.PHONY: dry-run test lint bench lock clean
+.PHONY: dry-run test test-live test-full lint bench bench-live lock clean
 .DEFAULT_GOAL := dry-run
 
 # a Debian without python3-venv gets it where we may install it, and a clear word where we may not
@@ -38,6 +38,14 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python bench/read_export.py
 	$(BIN)/python bench/replay_trace.py
+	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory bench-live; else \
+	  echo "live queue: not measured, a test cluster needs root"; fi
+
+# a queue of 20,000 jobs on a real Slurm, read, ranked and planned, against bare pyslurm
+bench-live:
+	contrib/testbed/testbed up --slurm 26.05 --accounting --name bench --conf MaxJobCount=50000
+	contrib/testbed/testbed exec --name bench -- python bench/live_queue.py; status=$$?; \
+	  contrib/testbed/testbed down --name bench; exit $$status
 
 lock:
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
