@@ -105,7 +105,7 @@ def main() -> int:
     print(f"commands adapter: {slow:.3f} s, {slow / bare['seconds']:.2f} times bare")
     whole = cycle / bare["seconds"]
     print(
-        f"whole cycle: {cycle:.3f} s, {whole:.2f} times bare (at most {MOST_CYCLE}); the first {first:.3f} s, "
+        f"whole cycle: {cycle:.3f} s, {whole:.2f} times bare (at most {MOST_CYCLE}); first {first:.3f} s, "
         f"{planned} writes planned"
     )
     if table.refused or len(table) != bare["jobs"]:
