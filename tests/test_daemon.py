@@ -1,0 +1,406 @@
+"""The daemon around the cycle: lock, ledger, reload, pause, audit, stop. tests/live has the real Slurm."""
+
+import fcntl
+import os
+import signal
+import sqlite3
+import stat
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import structlog
+from raw_queue import FACTS, NOW, Scripted, queue, waiting
+
+from tias_slurm import daemon as module
+from tias_slurm.daemon import Daemon, ledger_path, take_lock
+from tias_slurm.replay.workload import InputError
+from tias_slurm.slurm.live import AdapterError
+from tias_slurm.store import SqliteStore
+
+
+class Desk:
+    """Daemons of one state directory, over scripted adapters."""
+
+    def __init__(self, tmp_path, monkeypatch):
+        self.path = tmp_path / "config.toml"
+        self.state = tmp_path / "state"
+        self.monkeypatch = monkeypatch
+        self.open = []
+        self.write()
+
+    def write(self, *lines, lever="nice", mode="enforce", extra=""):
+        daemon = [f'mode = "{mode}"', f'state_dir = "{self.state}"', "writes_per_second = 1e6", *lines]
+        self.path.write_text("\n".join(["[daemon]", *daemon, "[lever]", f'kind = "{lever}"', extra]) + "\n")
+
+    def daemon(self, *queues, **script):
+        adapter = Scripted(*queues, **script)
+        self.monkeypatch.setattr(module, "choose", lambda *_, **__: (adapter, "as scripted"))
+        self.log = structlog.testing.LogCapture()
+        made = Daemon(
+            str(self.path), {}, structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
+        )
+        self.open.append(made)
+        made.open()
+        return made
+
+    def said(self, event):
+        return [entry for entry in self.log.entries if entry["event"].startswith(event)]
+
+    def close(self):
+        for made in self.open:
+            made.close()
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch):
+    made = Desk(tmp_path, monkeypatch)
+    yield made
+    made.close()
+
+
+# ---- set-up ----
+
+
+def test_the_state_directory_is_ours_alone(desk):
+    desk.daemon(waiting(1))
+    assert stat.S_IMODE(desk.state.stat().st_mode) == 0o750
+    assert sorted(f.name for f in desk.state.iterdir() if not f.name.endswith(("-wal", "-shm"))) == [
+        "ledger.sqlite",
+        "lock",
+    ]
+
+
+def test_a_state_directory_that_cannot_be(desk):
+    desk.state.write_text("a file")
+    with pytest.raises(InputError, match="state_dir"):
+        desk.daemon(waiting(1))
+
+
+def test_one_daemon_at_a_time(desk):
+    first = desk.daemon(waiting(1))
+    with pytest.raises(InputError, match=f"process {os.getpid()}"):
+        desk.daemon(waiting(1))
+    first.close()
+    desk.daemon(waiting(1))
+
+
+def test_a_lock_that_a_dead_process_left(desk):
+    desk.state.mkdir()
+    (desk.state / "lock").write_text("999999\n")
+    held = take_lock(str(desk.state / "lock"))
+    assert (desk.state / "lock").read_text() == f"{os.getpid()}\n"
+    held.close()
+
+
+def test_a_lock_with_nothing_in_it(desk):
+    desk.state.mkdir()
+    other = (desk.state / "lock").open("w")
+    fcntl.flock(other, fcntl.LOCK_EX)
+    with pytest.raises(InputError, match="process unknown"):
+        take_lock(str(desk.state / "lock"))
+    other.close()
+
+
+def test_ledgers_of_the_modes_are_two(desk):
+    daemon = desk.daemon(waiting(1))
+    enforce = ledger_path(daemon.config)
+    daemon.close()
+    desk.write(mode="dry-run")
+    daemon = desk.daemon(waiting(2))
+    daemon.cycle()
+    assert ledger_path(daemon.config) != enforce
+    store = SqliteStore(enforce)
+    assert len(store.load()[0]) == 0
+    store.close()
+
+
+def test_a_ledger_of_another_lever(desk):
+    daemon = desk.daemon(waiting(1))
+    daemon.cycle()
+    daemon.close()
+    desk.write(lever="priority")
+    with pytest.raises(InputError, match="run tias-slurm restore"):
+        desk.daemon(waiting(1))
+    store = SqliteStore(str(desk.state / "ledger.sqlite"))
+    store.disown()
+    store.close()
+    desk.open[-1].close()
+    desk.daemon(waiting(1))
+
+
+def test_in_a_dry_run_the_lever_may_change(desk):
+    desk.write(mode="dry-run")
+    desk.daemon(waiting(1)).cycle()
+    desk.open[-1].close()
+    desk.write(mode="dry-run", lever="site_factor")
+    desk.daemon(waiting(1), factors={100: 0}).cycle()
+    assert desk.said("would write")[0]["field"] == "site_factor"
+
+
+@pytest.mark.parametrize(
+    "site", [{"priority_type": "priority/basic"}, {"site_factor_plugin": "site_factor/example"}]
+)
+def test_site_factor_where_it_cannot_work(desk, site):
+    desk.write(lever="site_factor")
+    with pytest.raises(InputError, match='lever "site_factor" needs'):
+        desk.daemon(waiting(1), facts=FACTS.__class__(**{**vars(FACTS), **site}))
+
+
+# ---- the cycle ----
+
+
+def test_a_cycle(desk):
+    daemon = desk.daemon(queue({}, {"priority": 0, "reason": "JobHeldUser"}))
+    seen = daemon.cycle()
+    assert (seen.result, seen.jobs, seen.waiting, seen.writes, seen.failed) == ("ok", 2, 2, 1, 0)
+    assert seen.barred == {"held": 1}
+    (line,) = desk.said("write")
+    assert (line["job"], line["field"], line["old"]) == ("100", "nice", 0)
+    assert line["new"] == daemon.adapter.sent[0][2]
+    assert line["reason"]
+    assert daemon.cycle().writes == 0
+
+
+def test_the_audit_record_is_there_before_the_write(desk):
+    daemon = desk.daemon(waiting(2))
+    stages = []
+
+    def look(job, field, value):
+        other = sqlite3.connect(ledger_path(daemon.config))
+        audit = other.execute("SELECT action, new, result FROM audit WHERE job_id = ?", (job,)).fetchall()
+        kept = other.execute('SELECT "set", "before" FROM job WHERE job_id = ?', (job,)).fetchall()
+        other.close()
+        stages.append((audit, kept, float(value)))
+
+    daemon.adapter.before_write = look
+    daemon.cycle()
+    assert len(stages) == 2
+    for audit, kept, value in stages:
+        assert audit == [("nice", value, None)]
+        assert kept == [(value, 0.0)]
+    assert [e.result for e in daemon.store.history(100)] == ["ok"]
+
+
+def test_outcomes_are_kept_with_the_controllers_words(desk):
+    daemon = desk.daemon(waiting(3), answers={100: "refused", 101: "gone"})
+    seen = daemon.cycle()
+    assert (seen.writes, seen.failed, seen.refused) == (1, 2, 1)
+    assert [
+        (daemon.store.history(j)[0].result, daemon.store.history(j)[0].message) for j in (100, 101, 102)
+    ] == [
+        ("refused", "said refused"),
+        ("gone", "said gone"),
+        ("ok", "said ok"),
+    ]
+    assert [entry["result"] for entry in desk.said("write failed")] == ["refused"]
+
+
+def test_outcomes_are_kept_when_the_cycle_breaks(desk):
+    daemon = desk.daemon(waiting(2))
+
+    def fail(job, field, value):
+        if job == 101:
+            raise AdapterError("gone away", retry=True)
+
+    daemon.adapter.before_write = fail
+    assert daemon.cycle().result == "no answer"
+    assert [daemon.store.history(j)[0].result for j in (100, 101)] == ["ok", None]
+
+
+@pytest.mark.parametrize(
+    ("queues", "result"),
+    [
+        ((AdapterError("squeue: no answer", retry=True), waiting(1)), "no answer"),
+        ((waiting(1), waiting(1, time=NOW - 9)), "ok"),
+    ],
+)
+def test_a_cycle_without_an_answer(desk, queues, result):
+    daemon = desk.daemon(*queues)
+    assert daemon.cycle().result == result
+    other = daemon.cycle()
+    assert other.result == ("ok" if result == "no answer" else "stale")
+    assert len(desk.said("cycle")) == 2
+
+
+def test_a_pause_file_stops_writing(desk):
+    daemon = desk.daemon(waiting(3))
+    (desk.state / "paused").touch()
+    seen = daemon.cycle()
+    assert (seen.paused, seen.writes, seen.held_back, daemon.adapter.sent) == (True, 0, 3, [])
+    (desk.state / "paused").unlink()
+    seen = daemon.cycle()
+    assert (seen.paused, seen.writes, seen.held_back) == (False, 3, 0)
+
+
+def test_the_budget_of_a_cycle(desk):
+    desk.write(extra="[planner]\nmax_writes_per_cycle = 2")
+    daemon = desk.daemon(waiting(5))
+    assert [(c.writes, c.held_back) for c in (daemon.cycle(), daemon.cycle(), daemon.cycle())] == [
+        (2, 3),
+        (2, 1),
+        (1, 0),
+    ]
+
+
+def test_no_rights_is_said_once_and_tried_again_later(desk, monkeypatch):
+    daemon = desk.daemon(waiting(3), answers=dict.fromkeys((100, 101, 102), "no rights"))
+    assert daemon.cycle().failed == 3
+    assert [daemon.cycle().held_back for _ in range(3)] == [3, 3, 3]
+    assert len(daemon.adapter.sent) == 1
+    assert len(desk.said("no rights")) == 1
+    assert desk.said("write failed") == []
+    later = time.monotonic() + module.NO_RIGHTS_PAUSE_S + 1
+    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    daemon.adapter.answers = {}
+    assert daemon.cycle().writes == 3
+
+
+def test_what_is_old_is_dropped_once_a_day(desk, monkeypatch):
+    daemon = desk.daemon(waiting(1))
+    dropped = []
+    monkeypatch.setattr(daemon.store, "forget", dropped.append)
+    daemon.cycle()
+    daemon.cycle()
+    assert len(dropped) == 1
+    assert abs(time.time() - 90 * 86400 - dropped[0]) < 60
+
+
+def test_a_daemon_that_comes_back_writes_nothing_twice(desk):
+    daemon = desk.daemon(waiting(3))
+    daemon.cycle()
+    values = dict(daemon.adapter.values)
+    daemon.close()
+    daemon = desk.daemon(waiting(3))
+    daemon.adapter.values = values
+    assert daemon.cycle().writes == 0
+    assert daemon.controller.ledger.found.tolist() == [0.0, 0.0, 0.0]
+
+
+# ---- reload ----
+
+
+def test_a_good_file_is_taken(desk):
+    daemon = desk.daemon(waiting(5))
+    desk.write(extra="[planner]\nmax_writes_per_cycle = 2")
+    daemon._on_reload()
+    assert daemon.cycle().writes == 2
+    assert desk.said("reloaded")
+    assert daemon.cycle().writes == 2
+
+
+def test_a_reload_keeps_what_is_known(desk):
+    daemon = desk.daemon(waiting(3, nice=5))
+    daemon.cycle()
+    daemon._on_reload()
+    assert daemon.cycle().writes == 0
+    assert daemon.controller.ledger.found.tolist() == [5.0, 5.0, 5.0]
+
+
+def test_a_reload_asks_the_site_again(desk):
+    daemon = desk.daemon(waiting(1))
+    daemon.cycle()
+    daemon.adapter.said = FACTS.__class__(**{**vars(FACTS), "priority_weights": {"Age": 500_000}})
+    daemon._on_reload()
+    assert daemon.cycle().writes == 1
+    first, second = (value for _, _, value in daemon.adapter.sent)
+    assert second < 100 * first < 0
+
+
+@pytest.mark.parametrize("text", ["not toml [", "[daemon]\nmode = 7\n", "[nonsense]\n"])
+def test_a_bad_file_leaves_all_as_it_was(desk, text):
+    daemon = desk.daemon(waiting(2))
+    before = daemon.config
+    desk.path.write_text(text)
+    daemon._on_reload()
+    assert daemon.cycle().writes == 2
+    assert daemon.config is before
+    assert len(desk.said("reload refused")) == 1
+    daemon.cycle()
+    assert len(desk.said("reload refused")) == 1  # asked for once, answered once
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        ({"mode": "dry-run"}, "daemon.mode"),
+        ({"lever": "priority"}, "lever.kind"),
+        ({"extra": '[scope]\nonly_users = ["bob"]'}, None),
+    ],
+)
+def test_what_needs_a_restart(desk, change, key):
+    daemon = desk.daemon(waiting(2))
+    desk.write(**change)
+    daemon._on_reload()
+    seen = daemon.cycle()
+    refusals = [entry["keys"] for entry in desk.said("reload refused")]
+    assert refusals == ([[key]] if key else [])
+    assert seen.writes == (2 if key else 0)
+
+
+# ---- the schedule ----
+
+
+@pytest.fixture
+def handlers():
+    """Signals as they were before."""
+    before = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+def run_until(daemon, what, then):
+    """`run`, with `then` in another thread once `what` holds."""
+
+    def wait():
+        deadline = time.monotonic() + 20
+        while not what() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        then()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    daemon.run()
+    thread.join()
+
+
+def test_run_until_a_signal(desk, handlers):
+    daemon = desk.daemon(waiting(2))
+    run_until(daemon, lambda: desk.said("cycle"), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert [entry["event"] for entry in desk.log.entries][-1] == "stopped"
+    assert len(desk.said("cycle")) == 1
+    assert len(daemon.adapter.sent) == 2
+
+
+def test_a_stop_waits_for_the_write_at_work(desk, handlers, monkeypatch):
+    """And nothing more is sent after it; what became of it is kept before the ledger is closed."""
+    desk.write("jitter_s = 0.0", extra="[cycle]\ninterval_s = 5.0")
+    daemon = desk.daemon(waiting(0), waiting(3))
+    at_work = threading.Event()
+
+    def slow(job, field, value):
+        at_work.set()
+        time.sleep(0.5)
+
+    daemon.adapter.before_write = slow
+    run_until(daemon, at_work.is_set, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    daemon.close()
+    store = SqliteStore(ledger_path(daemon.config))
+    assert [store.history(j)[0].result for j in (100, 101, 102)] == ["ok", "retry", "retry"]
+    store.close()
+    assert [job for job, *_ in daemon.adapter.sent] == [100]
+
+
+def test_a_fault_of_ours_does_not_end_it(desk, handlers, monkeypatch):
+    daemon = desk.daemon(waiting(2))
+    monkeypatch.setattr(daemon, "cycle", lambda: 1 / 0)
+    run_until(daemon, lambda: desk.said("cycle failed"), lambda: os.kill(os.getpid(), signal.SIGINT))
+    assert desk.said("stopped")
+
+
+def test_paths_are_not_made_of_what_users_write(desk):
+    daemon = desk.daemon(queue({"user": "../../x", "comment": "deadline=../../y\n\x1b[2J"}))
+    daemon.cycle()
+    assert {f.parent for f in Path(desk.state).rglob("*")} == {desk.state}
