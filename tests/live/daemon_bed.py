@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -218,6 +219,17 @@ def site_factor(job: int) -> int:
 def lever_value(kind: str, job: int) -> int:
     """The field that a lever writes."""
     return {"nice": nice, "priority": priority, "site_factor": site_factor}[kind](job)
+
+
+def updates() -> int:
+    """How many updates of jobs slurmctld has been asked for since it began."""
+    found = re.search(r"REQUEST_UPDATE_JOB .*?count:(\d+)", run("sdiag"))
+    return int(found[1]) if found else 0
+
+
+def reason(job: int) -> str:
+    """Why a job waits."""
+    return run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
 
 
 @contextlib.contextmanager

@@ -23,6 +23,7 @@ from tias_slurm.policy.base import Ranking
 from tias_slurm.replay.workload import InputError, printable
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
+from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter
 from tias_slurm.slurm.live_cluster import LiveCluster, job_names
@@ -77,7 +78,9 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     """
     settings = load_config(config)
     adapter = _adapter(settings)
-    frozen = _Frozen(ledger_path(settings)) if os.path.exists(ledger_path(settings)) else None
+    # what was really written counts, also when the settings say dry-run
+    paths = [ledger_path(load_config(config, {"daemon.mode": "enforce"})), ledger_path(settings)]
+    frozen = next((_Frozen(path) for path in paths if os.path.exists(path)), None)
     try:
         facts = adapter.facts()
         ledger = Ledger(frozen)
@@ -116,7 +119,14 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
                 )
 
         planner = Planner(lever, assemble.limits(settings, requeue=False))
-        Controller(cluster, ledger, policy, planner, record).cycle()
+        backfill = Backfill(settings.daemon.rpc_timeout_s)
+
+        def past(_: Snapshot) -> bool:
+            assert cluster.observed is not None
+            assert cluster.raw is not None
+            return backfill.fill(ledger, cluster.raw, cluster.observed).learned > 0
+
+        Controller(cluster, ledger, policy, planner, record, past).cycle()
         rows.sort(key=lambda row: (row["level"], row["job"]))
         barred = dict(cluster.observed.barred) if cluster.observed is not None else {}
     finally:
