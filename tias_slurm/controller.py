@@ -13,6 +13,8 @@ from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
 
 Recorder = Callable[[Snapshot, Ranking, Plan], None]
+# looks for what the ledger did not see of the jobs of a snapshot; whether it found anything
+Past = Callable[[Snapshot], bool]
 
 
 class Cluster(Protocol):
@@ -41,12 +43,14 @@ class Controller:
         policy: Policy,
         planner: Planner,
         record: Recorder | None = None,
+        past: Past | None = None,
     ) -> None:
         self.cluster = cluster
         self.ledger = ledger
         self.policy = policy
         self.planner = planner
         self.record = record
+        self.past = past
         self.writes = 0
         self.held_back = 0  # writes that the last cycle left for the next
 
@@ -55,6 +59,8 @@ class Controller:
         self.held_back = 0
         snapshot = self.cluster.observe()
         known = self.ledger.remember(snapshot)
+        if self.past is not None and self.past(snapshot):
+            known = self.ledger.view(snapshot)
         if not np.any(snapshot.jobs.state == PENDING):
             return
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())

@@ -22,6 +22,7 @@ from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
 from tias_slurm.replay.workload import InputError
+from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError, job_names
@@ -77,6 +78,7 @@ class Daemon:
         self._no_rights_until = 0.0
         self._tidied = -TIDY_S
         self._busy = threading.Lock()
+        self._past_problem = ""
 
     # -- set-up
 
@@ -98,6 +100,7 @@ class Daemon:
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
         self._check_lever()
+        self.backfill = Backfill(c.rpc_timeout_s)
         self._assemble()
 
     def close(self) -> None:
@@ -145,7 +148,7 @@ class Daemon:
             told=self._told,
         )
         planner = Planner(lever, assemble.limits(c, requeue=False))
-        self.controller = Controller(self.cluster, ledger, self.policy, planner, self._record)
+        self.controller = Controller(self.cluster, ledger, self.policy, planner, self._record, self._past)
 
     # -- one cycle
 
@@ -204,6 +207,19 @@ class Daemon:
         seen.refused = int(self.controller.ledger.refused.sum())
         seen.overridden = int(self.controller.ledger.overridden(observed.snapshot).sum())
         seen.barred = dict(observed.barred)
+
+    def _past(self, _: Snapshot) -> bool:
+        raw, observed = self.cluster.raw, self.cluster.observed
+        if raw is None or observed is None:
+            return False
+        filled = self.backfill.fill(self.controller.ledger, raw, observed)
+        if filled.problem and not self._past_problem:
+            self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
+        elif filled.learned:
+            self._log.info("earlier runs", jobs=filled.learned)
+        if filled.asked:
+            self._past_problem = filled.problem
+        return filled.learned > 0
 
     def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
         """The audit trail, before anything is sent."""

@@ -13,6 +13,7 @@ from typing import Final
 from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.live import AdapterError
 
+NEEDED: Final = ("squeue", "scontrol", "sprio")
 # What a command inherits. Anything else of SLURM_*, SQUEUE_*, SPRIO_* would change what it prints.
 _KEPT: Final = ("PATH", "HOME", "USER", "LOGNAME", "SLURM_CONF", "SLURM_JWT", "LD_LIBRARY_PATH", "LD_PRELOAD")
 _KEPT_PREFIX: Final = "FAKETIME"  # libfaketime(1): commands live on the clock of the cluster
@@ -31,14 +32,16 @@ def environment(outer: Mapping[str, str]) -> dict[str, str]:
 
 
 class Runner:
-    """Runs squeue, scontrol and sprio. One at a time, each for at most `timeout_s` seconds."""
+    """Runs Slurm's commands. One at a time, each for at most `timeout_s` seconds."""
 
-    def __init__(self, timeout_s: float, slurm_bin: str | None = None) -> None:
+    def __init__(
+        self, timeout_s: float, slurm_bin: str | None = None, *, commands: Sequence[str] = NEEDED
+    ) -> None:
         """Find the commands in `slurm_bin`, else in PATH. Raises AdapterError if one is missing."""
         self.timeout_s = timeout_s
         where = f"in {printable(slurm_bin)}" if slurm_bin else "in PATH"
         self._path: dict[str, str] = {}
-        for name in ("squeue", "scontrol", "sprio"):
+        for name in commands:
             found = shutil.which(name, path=slurm_bin)
             if found is None:
                 raise AdapterError(
