@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from sacct_rows import BERLIN, read, record, text, write
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm import files
 from tias_slurm.slurm.history import read_history, sniff
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tias_slurm.config import Config
+from tias_slurm.errors import InputError
 from tias_slurm.replay.claims import (
     LAST_TEXT,
     assign_consent,
@@ -20,7 +21,7 @@ from tias_slurm.replay.claims import (
     find_deadlines,
     parse_assumption,
 )
-from tias_slurm.replay.workload import CLAIM_COLUMNS, COLUMNS, InputError, Refusals, Workload
+from tias_slurm.replay.workload import CLAIM_COLUMNS, COLUMNS, Refusals, Workload
 
 UTC = ZoneInfo("UTC")
 SUBMIT = 1_790_000_000.0

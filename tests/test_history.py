@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from sacct_rows import BERLIN, COLUMNS, conserved, read, record, text, write
 
+from tias_slurm.errors import InputError
 from tias_slurm.replay.workload import COLUMNS as JOB_COLUMNS
-from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm.fields import SACCT_FIELDS, column_list
 from tias_slurm.slurm.history import how_to_export, read_history, sniff
 from tias_slurm.slurm.sacct_text import NEEDED

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm.hostlist import expand
 from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
 from tias_slurm.slurm.nodes import UNKNOWN_CPUS, UNKNOWN_MEM_MB, infer, pool, read_nodes, uniform

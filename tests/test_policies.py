@@ -5,11 +5,11 @@ import pytest
 from worlds import prepared, workload
 
 from tias_slurm.config import Config
+from tias_slurm.errors import InputError
 from tias_slurm.levers import ExactLever, NiceLever
 from tias_slurm.policy.base import Policy
 from tias_slurm.policy.tias import PRESETS, Tias
 from tias_slurm.replay.policies import DEFAULT_FOR_TRACE, ENTRIES, parse
-from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm.node_set import make
 
 NODES = make(["n"], [8], source="a test")

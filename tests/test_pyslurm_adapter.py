@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm import choose as choose_module
 from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows
 from tias_slurm.slurm.commands import CommandsAdapter

@@ -20,12 +20,13 @@ from dryrun_sample import NASTY, POLICIES, make_jobs, make_result, make_run
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tias_slurm.errors import InputError
 from tias_slurm.replay import figures
 from tias_slurm.replay.output import replacing, write_text
 from tias_slurm.replay.report import WORST, render, write_report
 from tias_slurm.replay.results import DryRun, Series
 from tias_slurm.replay.tables import facts, fate, largest, write_jobs
-from tias_slurm.replay.workload import InputError, Workload
+from tias_slurm.replay.workload import Workload
 
 VOID = {"meta", "link", "br", "hr", "img", "input", "use", "path", "col"}
 

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sacct_rows import BERLIN, conserved, read
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm.history import read_history
 from tias_slurm.slurm.sacct_json import number
 

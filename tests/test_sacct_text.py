@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sacct_rows import BERLIN, COLUMNS, conserved, read, record, text, write
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm import files, repair
 from tias_slurm.slurm.history import read_history
 

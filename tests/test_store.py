@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from worlds import job_table, snapshot
 
 from tias_slurm import ledger
+from tias_slurm.errors import InputError
 from tias_slurm.ledger import BEFORE, COLUMNS, FOUND, SET, Ledger
 from tias_slurm.policy.learning import Learner
-from tias_slurm.replay.workload import InputError
 from tias_slurm.store import SCHEMA, Entry, SqliteStore
 
 NOBODY = np.empty(0, dtype=np.int64)
@@ -316,7 +316,7 @@ def test_a_directory_that_we_may_not_write(tmp_path):
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
 from tias_slurm.store import SqliteStore
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 os.setresuid(65534, 65534, 65534)
 try:
     SqliteStore("ledger.sqlite")

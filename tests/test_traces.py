@@ -9,8 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tias_slurm.errors import InputError
 from tias_slurm.replay.traces import read_trace
-from tias_slurm.replay.workload import COLUMNS, InputError
+from tias_slurm.replay.workload import COLUMNS
 
 HEADER = "job_id,submit_time,duration,num_gpu"
 

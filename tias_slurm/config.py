@@ -19,7 +19,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 from pydantic import model_validator as check
 from pydantic_core import ErrorDetails
 
-from tias_slurm.replay.workload import InputError, printable
+from tias_slurm.errors import InputError, printable
 
 DEFAULT_PATH = "/etc/tias-slurm/config.toml"
 COMMAND_LINE = "command line"

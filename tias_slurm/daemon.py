@@ -17,11 +17,11 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from tias_slurm import assemble
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
+from tias_slurm.errors import InputError
 from tias_slurm.jobs import PENDING, Snapshot
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
-from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult

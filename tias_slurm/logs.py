@@ -9,7 +9,7 @@ from typing import Any, Literal
 import structlog
 from structlog.types import EventDict, WrappedLogger
 
-from tias_slurm.replay.workload import printable
+from tias_slurm.errors import printable
 
 
 def _safe(_: WrappedLogger, __: str, event: EventDict) -> EventDict:

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from tias_slurm import ledger
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.policy.learning import Learner
-from tias_slurm.replay.workload import InputError, printable
 
 SCHEMA = 1
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)

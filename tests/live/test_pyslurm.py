@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.command_run import Runner

@@ -52,7 +52,7 @@ def _end_on_signals() -> list[int]:
 
 def _explain(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what to say of it; '' if that is said already."""
-    from tias_slurm.replay.workload import InputError
+    from tias_slurm.errors import InputError
     from tias_slurm.slurm.live import AdapterError
 
     if isinstance(error, SystemExit):

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config
+from tias_slurm.errors import printable
 from tias_slurm.policy.tias import preset
-from tias_slurm.replay.workload import printable
 
 PathOption = Annotated[
     str | None,

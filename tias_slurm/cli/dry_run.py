@@ -15,7 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from tias_slurm.config import Config, load_config
-from tias_slurm.replay.workload import InputError, Workload, printable
+from tias_slurm.errors import InputError, printable
+from tias_slurm.replay.workload import Workload
 from tias_slurm.slurm.node_set import NodeSet
 
 FILES = "Input"

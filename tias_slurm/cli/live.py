@@ -16,11 +16,11 @@ from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.config import load_config
 from tias_slurm.controller import Controller
 from tias_slurm.daemon import Daemon, ledger_path, take_lock
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.policy.base import Ranking
-from tias_slurm.replay.workload import InputError, printable
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
 from tias_slurm.slurm.backfill import Backfill

@@ -15,8 +15,9 @@ import numpy as np
 
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Claim, Limits, Refusal, admit, own_keys, read_comment, read_submit_line
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats
-from tias_slurm.replay.workload import InputError, Refusals, Workload, printable
+from tias_slurm.replay.workload import Refusals, Workload
 
 COMMENT: Final = "comment"
 SUBMIT_LINE: Final = "submit_line"

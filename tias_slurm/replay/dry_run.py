@@ -14,6 +14,7 @@ import numpy as np
 from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
+from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Floats, RankInput
 from tias_slurm.ledger import Ledger
 from tias_slurm.levers import ExactLever, Lever
@@ -29,7 +30,7 @@ from tias_slurm.replay.policies import ENTRIES, Wanted
 from tias_slurm.replay.results import DryRun, Outcome, PolicyResult, Series
 from tias_slurm.replay.site_priority import SitePriority, Weights
 from tias_slurm.replay.textbook import run_textbook
-from tias_slurm.replay.workload import InputError, Workload
+from tias_slurm.replay.workload import Workload
 from tias_slurm.slurm.node_set import NodeSet
 
 # told the policy that runs, and how much of it is done (0..1)

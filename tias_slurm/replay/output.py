@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 
 DIR_MODE = 0o750  # the files name users and jobs
 FILE_MODE = 0o640

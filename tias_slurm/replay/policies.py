@@ -9,11 +9,11 @@ from typing import Literal
 
 from tias_slurm import assemble
 from tias_slurm.config import Config
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats
 from tias_slurm.policy import baselines
 from tias_slurm.policy.base import Policy
 from tias_slurm.policy.tias import PRESETS
-from tias_slurm.replay.workload import InputError, printable
 
 Preemption = Literal["off", "on", "all"]
 Kind = Literal["recorded", "slurm", "daemon", "textbook"]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 import tias_slurm
+from tias_slurm.errors import printable
 from tias_slurm.jobs import Ints
 from tias_slurm.replay import figures, wording
 from tias_slurm.replay.document import dumps, plain, to_document
@@ -19,7 +20,7 @@ from tias_slurm.replay.output import need_extra, prepare_dir, write_text
 from tias_slurm.replay.results import DryRun, PolicyResult
 from tias_slurm.replay.tables import Fate, JobFacts, facts, fate, largest, texts, write_jobs
 from tias_slurm.replay.wording import amount, base, count, duration, known, percent
-from tias_slurm.replay.workload import Workload, printable
+from tias_slurm.replay.workload import Workload
 
 WORST = 25  # rows of a list of jobs
 EXAMPLES = 5  # refused rows shown for each reason

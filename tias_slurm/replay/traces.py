@@ -12,7 +12,8 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from tias_slurm.replay.workload import COLUMNS, InputError, Refusals, Workload, printable
+from tias_slurm.errors import InputError, printable
+from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm.files import ROOM, LineBlock, Progress, label, line_blocks, peek
 
 REQUIRED: Final = ("job_id", "submit_time", "duration", "num_gpu")

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from tias_slurm.errors import printable
+
 # One row a job, in input order; the replay's own key of a job is its row number.
 # name -> (dtype, meaning)
 COLUMNS: dict[str, tuple[str, str]] = {
@@ -97,16 +99,3 @@ class Workload:
     refused: Refusals
     left_out: Counter[str] = field(default_factory=Counter)  # read, not replayed: steps, PENDING
     notes: list[str] = field(default_factory=list)  # what was assumed; shown with every result
-
-
-def printable(text: str, width: int = 80) -> str:
-    """User text made safe for a terminal or a log: control characters escaped, cut to width."""
-    safe = "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in text[: 2 * width]
-    )
-    return safe if len(safe) <= width else safe[: width - 1] + "…"
-
-
-class InputError(Exception):
-    """Input that cannot be used at all. The message is one line: what is wrong, where, and how to fix it."""

@@ -13,9 +13,10 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger import Ledger
-from tias_slurm.replay.workload import InputError, Refusals, printable
+from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm import checks, runs, sacct_text
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.live import AdapterError, RawTable

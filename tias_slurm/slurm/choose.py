@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live import Adapter, AdapterError

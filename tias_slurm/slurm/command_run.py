@@ -10,7 +10,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from tias_slurm.replay.workload import printable
+from tias_slurm.errors import printable
 from tias_slurm.slurm.live import AdapterError
 
 NEEDED: Final = ("squeue", "scontrol", "sprio")

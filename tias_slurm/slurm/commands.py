@@ -9,8 +9,8 @@ from typing import Final
 
 import numpy as np
 
+from tias_slurm.errors import printable
 from tias_slurm.levers import NICE_MAX
-from tias_slurm.replay.workload import printable
 from tias_slurm.slurm.command_parse import (
     all_failed,
     classify,

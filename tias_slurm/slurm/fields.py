@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from tias_slurm.replay.workload import InputError, printable
+from tias_slurm.errors import InputError, printable
 from tias_slurm.slurm import times, values
 
 MOST_COLUMNS = 1000  # sacct has about 130 fields

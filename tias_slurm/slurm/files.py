@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from tias_slurm.replay.workload import InputError, printable
+from tias_slurm.errors import InputError, printable
 
 BLOCK = 1 << 22  # bytes that are unfolded at a time
 MAX_LINE = 1 << 22  # bytes of one line; a longer one is refused

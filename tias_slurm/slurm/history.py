@@ -10,7 +10,8 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import pandas as pd
 
-from tias_slurm.replay.workload import COLUMNS, InputError, Refusals, Workload, printable
+from tias_slurm.errors import InputError, printable
+from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm import checks, fields, files, runs, sacct_json, sacct_text
 from tias_slurm.slurm.records import Raw, Reader, Records
 

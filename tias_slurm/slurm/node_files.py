@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pandas as pd
 
-from tias_slurm.replay.workload import InputError, printable
+from tias_slurm.errors import InputError, printable
 from tias_slurm.slurm.hostlist import MAX_HOSTS, expand
 from tias_slurm.slurm.node_history import with_history
 from tias_slurm.slurm.node_set import MAX_GPUS, NodeSet, left_out_note, make, some

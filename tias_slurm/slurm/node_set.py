@@ -8,8 +8,8 @@ from typing import Final, Self
 
 import numpy as np
 
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.replay.workload import InputError, printable
 
 # A node whose CPUs or memory are not known limits nobody by them.
 UNKNOWN_CPUS: Final = 1_000_000_000

@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm.node_files import read_nodes
 from tias_slurm.slurm.node_history import by_name, peak, with_history
 from tias_slurm.slurm.node_set import UNKNOWN_CPUS, UNKNOWN_MEM_MB, NodeSet, make, pool, uniform

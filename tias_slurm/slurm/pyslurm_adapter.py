@@ -13,7 +13,7 @@ from typing import Any, Final, cast, get_args
 
 import numpy as np
 
-from tias_slurm.replay.workload import printable
+from tias_slurm.errors import printable
 from tias_slurm.slurm.command_parse import classify
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.commands import CommandsAdapter, clamped, requeue_spelling, spelling

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import IO, Any, Final, NoReturn
 
-from tias_slurm.replay.workload import printable
+from tias_slurm.errors import printable
 from tias_slurm.slurm import pyslurm_pipe
 from tias_slurm.slurm.live import AdapterError
 from tias_slurm.slurm.pyslurm_pipe import Column

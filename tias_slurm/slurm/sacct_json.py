@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm.replay.workload import InputError
+from tias_slurm.errors import InputError
 from tias_slurm.slurm import values
 from tias_slurm.slurm.files import Progress, blocks, label
 from tias_slurm.slurm.records import Raw, Reader, texts

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from tias_slurm.errors import InputError
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.replay.workload import InputError
 from tias_slurm.slurm import fields, values
 from tias_slurm.slurm.cells import WIDEST, Cells
 from tias_slurm.slurm.files import LineBlock, Progress, label, line_blocks
