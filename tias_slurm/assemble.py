@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tias_slurm import deadlines
 from tias_slurm.config import Config
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
@@ -37,4 +38,17 @@ def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> L
         max_requeues_per_job=r.max_per_job,
         max_preemptors=r.max_preemptors_per_cycle,
         restart_s=config.replay.restart_s,
+    )
+
+
+def claim_limits(config: Config) -> deadlines.Limits:
+    """The site's limits on claims, as deadlines.admit takes them."""
+    site = config.deadlines
+    return deadlines.Limits(
+        accounts=frozenset(site.accounts),
+        qos=frozenset(site.qos),
+        partitions=frozenset(site.partitions),
+        users=frozenset(site.users),
+        min_window_s=site.min_window_s,
+        max_window_s=site.max_window_s,
     )

@@ -13,8 +13,9 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
-from tias_slurm.deadlines import Claim, Limits, Refusal, admit, own_keys, read_comment, read_submit_line
+from tias_slurm.deadlines import Claim, Refusal, admit, own_keys, read_comment, read_submit_line
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats
 from tias_slurm.replay.workload import Refusals, Workload
@@ -64,7 +65,7 @@ def find_deadlines(work: Workload, config: Config, zone: ZoneInfo) -> ClaimRepor
     deadline = np.full(n, np.nan)
     consent = np.full(n, -1, dtype=np.int64)
     checkpoint = np.full(n, np.nan)
-    limits = limits_of(config)
+    limits = claim_limits(config)
     submit = jobs["first_submit"].to_numpy(np.float64)
     gpus = jobs["gpus"].to_numpy(np.int64)
     who = {name: jobs[name].tolist() for name in ("job_id", "account", "qos", "partition", "user")}
@@ -125,19 +126,6 @@ def find_deadlines(work: Workload, config: Config, zone: ZoneInfo) -> ClaimRepor
     if report.without_gpus:
         report.notes.append(f"{report.without_gpus} deadlines of jobs without GPUs are left out")
     return report
-
-
-def limits_of(config: Config) -> Limits:
-    """The site's limits on claims, as deadlines.admit takes them."""
-    site = config.deadlines
-    return Limits(
-        accounts=frozenset(site.accounts),
-        qos=frozenset(site.qos),
-        partitions=frozenset(site.partitions),
-        users=frozenset(site.users),
-        min_window_s=site.min_window_s,
-        max_window_s=site.max_window_s,
-    )
 
 
 def _terms(first: Claim, second: Claim) -> tuple[int, float]:

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
+from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
 from tias_slurm.deadlines import admit, own_keys, read_comment
 from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.planner import Plan
-from tias_slurm.replay.claims import limits_of
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
@@ -57,7 +57,7 @@ class LiveCluster:
         self.no_rights = ""  # the controller's words, once it said that we may not write
         self.stop = False  # the daemon ends: what is not sent yet stays so
         self._zone = zone
-        self._limits = limits_of(config)
+        self._limits = claim_limits(config)
         self._keys = own_keys(config.deadlines.key)
         self._first_submit = first_submit
         self._standing = standing
