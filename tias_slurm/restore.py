@@ -103,6 +103,8 @@ def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
             values *= np.array(pinned, dtype=np.float64)
         return values
     factors = adapter.site_factors()
+    # under an explicit priority it is still there, but shown as 0
+    factors = {job: factors[job] for job, pinned in adapter.pinned().items() if job in factors and not pinned}
     return np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
 
 

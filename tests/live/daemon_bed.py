@@ -212,7 +212,8 @@ def priority(job: int | str) -> int:
 
 
 def site_factor(job: int) -> int:
-    """The site factor of a waiting job."""
+    """The site factor of a waiting job, as soon as sprio shows the job."""
+    wait_for(lambda: str(job) in run("sprio", "-h", "-o", "%i").split())
     return int(run("sprio", "-h", "-j", str(job), "-o", "%S").split()[0])
 
 
