@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
@@ -14,6 +16,9 @@ from rich.text import Text
 from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config
 from tias_slurm.errors import printable
 from tias_slurm.policy.tias import preset
+from tias_slurm.slurm.checks_live import Finding, judge
+from tias_slurm.slurm.live import AdapterError
+from tias_slurm.slurm.probes import probe
 
 PathOption = Annotated[
     str | None,
@@ -30,23 +35,69 @@ _UNSET = {
 }
 
 
-def check_config(config: PathOption = None, as_json: JsonOption = False) -> None:
+def check_config(
+    config: PathOption = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Also ask the running Slurm whether it lets the daemon work.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Check a settings file: every key known, every value of the right type and in range.
 
-    Prints what the file sets; ends with exit code 2 and one line per problem if it is wrong.
+    Prints what the file sets; ends with exit code 2 and one line per problem if it is wrong. With --live,
+    best as the account of the daemon: rights, lever, slurm.conf, versions, state directory; exit code 1 if
+    something there keeps the daemon from working. Changes nothing.
 
-    Example: tias-slurm check-config --config /etc/tias-slurm/config.toml
+    Example: tias-slurm check-config --live --config /etc/tias-slurm/config.toml
     """
     loaded = load_config(config)
     path = config if config is not None else DEFAULT_PATH
     absent = config is None and not os.path.exists(DEFAULT_PATH)
     given = [row.key for row in loaded.show() if row.origin != "default"]
+    findings = _ask(loaded) if live else []
     if as_json:
-        _print_json({"valid": True, "path": None if absent else path, "set": given})
+        found = {"findings": [asdict(f) for f in findings]} if live else {}
+        _print_json({"valid": True, "path": None if absent else path, "set": given, **found})
     elif absent:
         typer.echo(f"{path} does not exist: the built-in defaults hold")
     else:
         typer.echo(f"{printable(path, 300)}: valid, {len(given)} setting{'s' * (len(given) != 1)}")
+    if live and not as_json:
+        _print_findings(findings)
+    if any(f.severity == "error" for f in findings):
+        raise typer.Exit(1)
+
+
+def _ask(config: Config) -> list[Finding]:
+    try:
+        facts, probes = probe(config)
+    except AdapterError as error:
+        how = "is slurmctld up, and are slurm.conf and munge in place here?"
+        return [
+            Finding("controller", "error", printable(str(error), 300), "nothing else can be checked", how)
+        ]
+    return judge(config, facts, probes)
+
+
+def _print_findings(findings: list[Finding]) -> None:
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = max(console.width, 120)
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "check"):
+        table.add_column(heading, no_wrap=True)
+    table.add_column("found, and what to do", overflow="fold")
+    colour = {"ok": "green", "warning": "yellow", "error": "red"}
+    for f in findings:
+        words = Text(printable(f.what, 300))
+        if f.why:
+            words.append(f"\n{printable(f.why, 300)}", style="dim")
+        if f.do:
+            words.append(f"\n-> {printable(f.do, 300)}")
+        table.add_row(Text(f.severity, style=colour[f.severity]), Text(f.check), words)
+    console.print(table)
+    counts = Counter(f.severity for f in findings)
+    console.print(f"errors: {counts['error']}, warnings: {counts['warning']}, ok: {counts['ok']}")
 
 
 def show_config(config: PathOption = None, as_json: JsonOption = False) -> None:

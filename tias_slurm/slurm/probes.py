@@ -1,0 +1,147 @@
+"""What `check-config --live` asks of the site and of this machine. Changes nothing."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import stat
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from tias_slurm.config import Config
+from tias_slurm.errors import InputError, printable
+from tias_slurm.slurm.choose import choose
+from tias_slurm.slurm.command_run import Runner
+from tias_slurm.slurm.commands import CommandsAdapter
+from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts
+from tias_slurm.slurm.pyslurm_adapter import installed_pyslurm
+
+Rights = Literal["yes", "no", "unknown"]
+_PARTITION: Final = re.compile(r"(?m)^PartitionName=(\S+).*?\sPriorityTier=(\d{1,9})", re.ASCII)
+_HOST: Final = re.compile(r"(?m)^(?:SlurmctldHost\[\d+\]|BackupController)\s*= (\S+)", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Probes:
+    """What was seen. Texts are one line each."""
+
+    user: str  # the account that asks
+    is_root: bool = False
+    rights: Rights = "unknown"  # of an Operator, as slurmctld has them
+    rights_words: str = ""  # what it said
+    admin_level: str = ""  # as slurmdbd has it; "": not known
+    tiers: dict[str, int] = field(default_factory=dict)  # PriorityTier by partition
+    controllers: tuple[str, ...] = ()
+    backend: str = ""  # the adapter that the daemon would use
+    backend_why: str = ""
+    backend_problem: str = ""  # why the one that is asked for cannot be used
+    pyslurm: str = ""  # "": not installed
+    state: Literal["ours", "absent, can be made", "absent, cannot be made", "not writable"] = "ours"
+    state_mode: int = 0o750
+
+
+def probe(config: Config) -> tuple[SiteFacts, Probes]:
+    """Ask. Raises AdapterError if the controller does not answer or Slurm's commands are not here."""
+    c = config.daemon
+    commands = CommandsAdapter(c.rpc_timeout_s)
+    adapter: Adapter = commands
+    why = problem = ""
+    try:
+        adapter, why = choose(
+            c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
+        )
+    except InputError as error:
+        problem = str(error)
+    try:
+        facts = adapter.facts()
+    finally:
+        adapter.close()
+    runner = Runner(c.rpc_timeout_s)
+    rights, words = _rights(runner)
+    state, mode = look_at_state(c.state_dir)
+    user = user_name()
+    return facts, Probes(
+        user=user,
+        is_root=os.geteuid() == 0,
+        rights=rights,
+        rights_words=words,
+        admin_level=_admin_level(c.rpc_timeout_s, user),
+        tiers={
+            name: int(tier) for name, tier in _PARTITION.findall(_said(runner, "-o", "show", "partition"))
+        },
+        controllers=tuple(_HOST.findall(_said(runner, "show", "config"))),
+        backend=adapter.name,
+        backend_why=why,
+        backend_problem=problem,
+        pyslurm=installed_pyslurm(),
+        state=state,
+        state_mode=mode,
+    )
+
+
+def user_name() -> str:
+    """The account of this process."""
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _rights(runner: Runner) -> tuple[Rights, str]:
+    """Whether slurmctld takes us for an Operator or more.
+
+    An update of a job that does not exist tells nothing, since the id is looked up first. The rights to
+    change a reservation are looked at before its name: a name that nobody has gives one answer to Operators
+    and another to all others, coordinators included (seen on 22.05, 24.11 and 26.05).
+    """
+    name = f"tias-slurm-{secrets.token_hex(8)}"
+    status, out, err = runner.run(("scontrol", "update", f"ReservationName={name}", "Duration=1"))
+    words = printable(" ".join(f"{err} {out.decode('utf-8', 'replace')}".split()), 200)
+    return judge_rights(status, words), words
+
+
+def judge_rights(status: int, words: str) -> Rights:
+    """What the controller's answer to the question about a reservation means."""
+    low = words.lower()
+    if "reservation is invalid" in low:
+        return "yes"
+    if status and ("invalid user id" in low or "permission denied" in low):
+        return "no"
+    return "unknown"
+
+
+def _admin_level(timeout_s: float, user: str) -> str:
+    """AdminLevel in the accounting database; "" where there is none, or it does not know the account."""
+    try:
+        runner = Runner(timeout_s, commands=("sacctmgr",))
+        status, out, _ = runner.run(("sacctmgr", "-nP", "show", "user", f"name={user}", "format=AdminLevel"))
+    except AdapterError:
+        return ""
+    words = out.decode("utf-8", "replace").split()
+    return printable(words[0], 40) if not status and words else ""
+
+
+def _said(runner: Runner, *words: str) -> str:
+    status, out, err = runner.run(("scontrol", *words))
+    if status:
+        raise AdapterError(f"scontrol {' '.join(words)}: {printable(err, 200)}", retry=True)
+    return out.decode("utf-8", "replace")
+
+
+def look_at_state(
+    path: str,
+) -> tuple[Literal["ours", "absent, can be made", "absent, cannot be made", "not writable"], int]:
+    """Whether the ledger can be kept there, and the directory's mode."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)
+    except OSError:
+        above = os.path.dirname(os.path.abspath(path))
+        while above != "/" and not os.path.exists(above):
+            above = os.path.dirname(above)
+        can = os.path.isdir(above) and os.access(above, os.W_OK | os.X_OK)
+        return ("absent, can be made" if can else "absent, cannot be made"), 0o750
+    if not os.path.isdir(path) or not os.access(path, os.W_OK | os.X_OK):
+        return "not writable", mode
+    return "ours", mode
