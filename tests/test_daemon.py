@@ -278,6 +278,14 @@ def test_a_daemon_that_comes_back_writes_nothing_twice(desk):
     assert daemon.controller.ledger.found.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_claims_that_are_refused_are_said_once(desk):
+    daemon = desk.daemon(queue({"comment": "deadline=soon"}, {"comment": "deadline=+3h"}))
+    daemon.cycle()
+    daemon.cycle()
+    (line,) = desk.said("claims refused")
+    assert sum(line["reasons"].values()) == 1
+
+
 # ---- reload ----
 
 

@@ -181,6 +181,9 @@ class Daemon:
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
             return seen
         self._fill(seen)
+        if self.cluster.refused_claims:
+            self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
+            self.cluster.refused_claims.clear()
         self._tidy()
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen

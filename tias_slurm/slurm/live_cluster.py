@@ -53,7 +53,7 @@ class LiveCluster:
         self.field: Field = field
         self.raw: RawTable | None = None
         self.observed: Observed | None = None
-        self.refused_claims: Counter[str] = Counter()
+        self.refused_claims: Counter[str] = Counter()  # by reason, until somebody has told of them
         self.no_rights = ""  # the controller's words, once it said that we may not write
         self.stop = False  # the daemon ends: what is not sent yet stays so
         self._zone = zone
