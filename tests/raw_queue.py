@@ -98,6 +98,7 @@ class Scripted:
         self.values = {}
         self.before_write = lambda job, field, value: None
         self.closed = 0
+        self.words = ""
 
     def jobs(self):
         shown = self.queues.popleft() if len(self.queues) > 1 else self.queues[0]
@@ -129,7 +130,7 @@ class Scripted:
         answer = self.answers.get(job_id, "ok")
         if answer == "ok" and self.obeys:
             self.values[job_id, field] = value
-        return WriteResult(answer, f"said {answer}")
+        return WriteResult(answer, self.words or f"said {answer}")
 
     def unpin(self, job_id):
         self.sent.append((job_id, "unpin", 0))

@@ -408,6 +408,19 @@ def test_a_fault_of_ours_does_not_end_it(desk, handlers, monkeypatch):
     assert desk.said("stopped")
 
 
+def test_a_ledger_that_cannot_be_kept_stops_all_writing(desk, handlers):
+    daemon = desk.daemon(waiting(2))
+    other = sqlite3.connect(ledger_path(daemon.config), isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    daemon.store._db.execute("PRAGMA busy_timeout=10")
+    run_until(daemon, lambda: desk.said("ledger"), lambda: os.kill(os.getpid(), signal.SIGTERM))
+    other.execute("ROLLBACK")
+    other.close()
+    assert "locked" in desk.said("ledger")[0]["message"]
+    assert desk.said("cycle") == []
+    assert daemon.adapter.sent == []
+
+
 def test_paths_are_not_made_of_what_users_write(desk):
     daemon = desk.daemon(queue({"user": "../../x", "comment": "deadline=../../y\n\x1b[2J"}))
     daemon.cycle()

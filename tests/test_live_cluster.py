@@ -203,6 +203,13 @@ def test_refused_is_remembered():
     assert world.ledger.refused.tolist() == [True, False]
 
 
+def test_a_job_that_is_held_since_we_looked_is_tried_again():
+    world = World(waiting(1), answers={100: "refused"})
+    world.adapter.words = "Job is in held state, pending scheduler release"
+    assert world.cycle(2) == [[100], [100]]
+    assert not world.ledger.refused.any()
+
+
 def test_refused_is_tried_again_after_a_requeue():
     again = queue({"submit": NOW + 30, "restarts": 1}, {}, time=NOW + 60)
     world = World(waiting(2), again, answers={100: "refused"})

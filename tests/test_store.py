@@ -18,7 +18,7 @@ from tias_slurm import ledger
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import BEFORE, COLUMNS, FOUND, SET, Ledger
 from tias_slurm.policy.learning import Learner
-from tias_slurm.store import SCHEMA, Entry, SqliteStore
+from tias_slurm.store import SCHEMA, Entry, LedgerError, SqliteStore
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -222,12 +222,23 @@ def test_what_cannot_be_kept_is_not_sent(path):
     other = sqlite3.connect(path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")
     store._db.execute("PRAGMA busy_timeout=10")
-    with pytest.raises(sqlite3.OperationalError, match="locked"):
+    with pytest.raises(LedgerError, match="locked"):
         book.intend(shown, np.array([0]), np.array([-300.0]), NOBODY)
     other.execute("ROLLBACK")
     other.close()
     assert np.isnan(again(path)[1][0, SET])
     store.close()
+
+
+def test_a_ledger_that_breaks_under_us(path):
+    store = SqliteStore(path)
+    store.save(np.arange(1, 500), rows(499), NOBODY, None)
+    store.close()
+    raw = bytearray(Path(path).read_bytes())
+    raw[4096:] = b"\xa5" * (len(raw) - 4096)
+    Path(path).write_bytes(raw)
+    with pytest.raises(InputError, match="ledger"):
+        SqliteStore(path).load()
 
 
 def test_two_openers(path):

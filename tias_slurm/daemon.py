@@ -26,7 +26,7 @@ from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError, job_names
-from tias_slurm.store import Entry, SqliteStore
+from tias_slurm.store import Entry, LedgerError, SqliteStore
 
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
@@ -153,8 +153,8 @@ class Daemon:
     # -- one cycle
 
     def cycle(self) -> Cycle:
-        """One pass. Never raises for what Slurm does or says. Raises sqlite3.Error if the ledger cannot be
-        kept; nothing is sent then."""
+        """One pass. Never raises for what Slurm does or says. LedgerError if the ledger cannot be kept:
+        nothing more is sent then."""
         began = time.monotonic()
         if self._reload:
             self._apply_reload()
@@ -305,6 +305,8 @@ class Daemon:
             with self._busy:
                 if not self._stop:
                     self.cycle()
+        except LedgerError as error:
+            self._log.error("ledger", message=str(error))
         except Exception:
             # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
             self._log.exception("cycle failed")

@@ -48,10 +48,15 @@ class Entry:
     message: str = ""
 
 
+class LedgerError(InputError):
+    """The ledger could not be read or kept. What was to be sent next must not be sent."""
+
+
 class SqliteStore:
     """A ledger.Store, the audit trail, and the lever that the values belong to.
 
-    Raises InputError for a file that is no ledger of ours, is newer than this version, or cannot be used.
+    Raises InputError for a file that is no ledger of ours, is newer than this version, or cannot be used;
+    later LedgerError from any call.
     """
 
     def __init__(self, path: str) -> None:
@@ -97,25 +102,41 @@ class SqliteStore:
         self._db.close()
 
     @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._db.execute("BEGIN IMMEDIATE")
+    def _errors(self) -> Iterator[None]:
         try:
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
-            raise
-        self._db.execute("COMMIT")
+        except sqlite3.Error as error:
+            raise LedgerError(
+                f"{printable(self.path, 300)}: the ledger cannot be used: {error}; is the disk full, or does "
+                "another process hold the file?"
+            ) from None
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._errors():
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        with self._errors():
+            return self._db.execute(query, values).fetchall()
 
     # -- ledger.Store
 
     def load(self) -> tuple[Ints, Floats, Floats]:
         """See ledger.Store: the jobs that were there when we last looked."""
-        rows = self._db.execute(
+        rows = self._rows(
             f"SELECT job_id, {', '.join(_NAMES)} FROM job WHERE gone IS NULL ORDER BY job_id"  # noqa: S608
-        ).fetchall()
+        )
         ids, table = _columns(rows)
         counts = Learner().counts
-        for window, at, count in self._db.execute("SELECT class, bin, count FROM learned"):
+        for window, at, count in self._rows("SELECT class, bin, count FROM learned"):
             if 0 <= window < counts.shape[0] and 0 <= at < counts.shape[1]:
                 counts[window, at] = count
         return ids, table, counts
@@ -125,7 +146,7 @@ class SqliteStore:
         rows: list[Any] = []
         for at in range(0, len(ids), _AT_ONCE):
             part = ids[at : at + _AT_ONCE].tolist()
-            rows += self._db.execute(
+            rows += self._rows(
                 f"SELECT job_id, {', '.join(_NAMES)} FROM job WHERE gone IS NOT NULL "  # noqa: S608
                 f"AND job_id IN ({', '.join('?' * len(part))}) ORDER BY job_id",
                 part,
@@ -179,7 +200,7 @@ class SqliteStore:
 
     def history(self, job_id: int) -> list[Entry]:
         """The audit records of one job, oldest first."""
-        found = self._db.execute(
+        found = self._rows(
             "SELECT time, job_id, action, old, new, reason, result, message FROM audit "
             "WHERE job_id = ? ORDER BY id",
             (job_id,),
@@ -196,8 +217,8 @@ class SqliteStore:
 
     def get(self, name: str) -> str | None:
         """A value kept under a name; None: none."""
-        row: Any = self._db.execute("SELECT value FROM setting WHERE name = ?", (name,)).fetchone()
-        return None if row is None else str(row[0])
+        rows = self._rows("SELECT value FROM setting WHERE name = ?", (name,))
+        return str(rows[0][0]) if rows else None
 
     def put(self, name: str, value: str) -> None:
         """Keep a value under a name."""

@@ -128,6 +128,9 @@ class LiveCluster:
                     self._sent[job] = (value, self._times(job, value) + 1)
                 elif result.result == "no rights":
                     self.no_rights = result.message
+                elif result.result == "refused" and "job is in held state" in result.message.lower():
+                    # held since we looked: that ends with the hold
+                    result = replace(result, result="retry")
                 time.sleep(max(0.0, pause - (time.monotonic() - began)))
             if result.result == "refused":
                 refused.append(row)
