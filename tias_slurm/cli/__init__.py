@@ -72,6 +72,11 @@ def _explain(error: BaseException) -> tuple[int, str]:
     # a fault of ours, or of the machine: one line for the user, the whole story for whoever mends it
     if os.environ.get("TIAS_SLURM_DEBUG"):
         raise error
+    if isinstance(error, ModuleNotFoundError):
+        return (
+            1,
+            f"the Python package {error.name} is missing: install tias-slurm again (in a checkout: make)",
+        )
     if isinstance(error, OSError):
         return 1, f"cannot go on: {error.strerror or error} (TIAS_SLURM_DEBUG=1 shows where)"
     what = str(error).splitlines()[0] if str(error) else ""
