@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -209,3 +210,16 @@ def test_standard_input(history: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert json.loads(done.stdout)["input"]["jobs"] == 60
+
+
+def test_a_terminal_without_unicode(history: Path, tmp_path: Path) -> None:
+    arguments = ("dry-run", history, "--gpus", "8", "--policies", "tias,oracle-srtf")
+    done = subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        check=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert b" oracle-srtf ? " in done.stdout
+    assert done.stderr == b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -17,6 +18,10 @@ def main() -> None:
     The commands are imported in here, so that a Ctrl-C meanwhile ends as quietly as a later one.
     """
     stopped = _end_on_signals()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # a terminal of Latin-1 has no dagger, which is no reason to fail
+            stream.reconfigure(errors="replace")
     message = ""
     try:
         from tias_slurm.cli.app import run
