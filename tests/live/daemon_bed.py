@@ -119,8 +119,12 @@ class Site:
             "sbatch", "--parsable", "-o", "/dev/null", "-w", "n1", f"--gpus={gpus}", *words,
             "--wrap", script, user=user,
         )  # fmt: skip
-        self.jobs.append(int(said.strip().split(";")[0]))
-        return self.jobs[-1]
+        job = int(said.strip().split(";")[0])
+        self.jobs.append(job)
+        if any(word.startswith("--array") for word in words):
+            # the scheduler looks at an array first
+            wait_for(lambda: shown(job, "EligibleTime") != "Unknown")
+        return job
 
     def block(self) -> int:
         """A job that holds all of n1, and runs."""

@@ -89,6 +89,8 @@ def observe(
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
     bar("out of scope", ~_in_scope(raw, rows, config.scope))
     bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
+    # a new job shows a reason that slurmctld has not looked into: with a dependency it is never eligible
+    bar("not eligible yet", np.isnan(raw.eligible[rows]))
     if hidden is not None:
         bar("value not shown now", hidden[rows])
     run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))
