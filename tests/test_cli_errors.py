@@ -221,5 +221,5 @@ def test_a_terminal_without_unicode(history: Path, tmp_path: Path) -> None:
         cwd=tmp_path,
         env={**os.environ, "PYTHONIOENCODING": "latin-1"},
     )
-    assert b" oracle-srtf ? " in done.stdout
+    assert b"oracle-srtf ? " in done.stdout
     assert done.stderr == b""
