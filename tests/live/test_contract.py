@@ -488,7 +488,10 @@ def test_unpin(adapter: Adapter, submit: Submit, running: Submit) -> None:
     one = row(adapter.jobs(), job_id)
     assert one["priority"] not in (4242, 0, PRIORITY_UNKNOWN)
     assert one["eligible"] == eligible
-    assert adapter.unpin(running()).result == "gone"
+    started = running()
+    assert adapter.write(started, "priority", 4242).result == "ok"
+    assert adapter.unpin(started).result == "ok"
+    assert row(adapter.jobs(), started)["priority"] not in (4242, 0)
     assert adapter.unpin(UNKNOWN_JOB).result == "gone"
 
 

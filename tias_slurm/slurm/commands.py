@@ -138,8 +138,8 @@ class CommandsAdapter:
             spelt = self._spelling(job_id)
         except AdapterError as error:
             return _later(error)
-        if state != "PENDING":
-            return WriteResult("gone", f"state {state or 'unknown'}, not pending")
+        if state not in ("PENDING", "RUNNING", "SUSPENDED"):
+            return WriteResult("gone", f"state {state or 'unknown'}")
         if priority == 0:
             return WriteResult("refused", "the job is held")
         return self._tell("release", spelt, tasks=spelt.partition("_")[2])

@@ -145,7 +145,8 @@ class Adapter(Protocol):
         """Set one field of one record. Zero is really sent; values are clamped to what Slurm takes."""
 
     def unpin(self, job_id: int) -> WriteResult:
-        """Undo an explicit priority of a pending job that is not held; Slurm also sets its nice to 0."""
+        """Undo an explicit priority of a pending or running job that is not held; Slurm also sets its nice
+        to 0."""
 
     def requeue(self, job_id: int) -> WriteResult:
         """Requeue a running batch job; one that has ended in the meantime is left alone ("gone")."""

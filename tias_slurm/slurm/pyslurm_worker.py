@@ -137,8 +137,8 @@ class Worker:
     def unpin(self, job_id: int) -> Answer:
         """Priority back to Slurm. On a held job this would be a release, so it is looked at right before."""
         seen, _ = self.state(job_id)
-        if seen["state"] != "PENDING":
-            message = f"state {seen['state'] or 'unknown'}, not pending"
+        if seen["state"] not in ("PENDING", "RUNNING", "SUSPENDED"):
+            message = f"state {seen['state'] or 'unknown'}"
             return {"ok": False, "code": 0, "result": "gone", "message": message}, {}
         if seen["held"]:
             return {"ok": False, "code": 0, "result": "refused", "message": "the job is held"}, {}
