@@ -201,8 +201,6 @@ def _drop_from_queue(s: State, job: int) -> None:
 @njit
 def _start(s: State, job: int, now: float) -> bool:
     """Start a waiting job if it fits."""
-    if s.failed[s.shape[job]] == s.counter[RELEASES] or np.isnan(s.work[job]):
-        return False
     got = find_nodes(
         s.free_gpus,
         s.free_cpus,
@@ -246,11 +244,14 @@ def _start(s: State, job: int, now: float) -> bool:
 @njit
 def walk(s: State, now: float) -> None:
     """Slurm's main scheduler: start what fits, in priority order."""
+    # most of a long queue is known not to fit: told here, since a call hands over the whole state
+    queue, shape, failed, work = s.queue, s.shape, s.failed, s.work
+    releases = s.counter[RELEASES]
     out = 0
     for i in range(s.counter[QUEUE]):
-        job = s.queue[i]
-        if not _start(s, job, now):
-            s.queue[out] = job
+        job = queue[i]
+        if failed[shape[job]] == releases or np.isnan(work[job]) or not _start(s, job, now):
+            queue[out] = job
             out += 1
     s.counter[QUEUE] = out
 
