@@ -70,6 +70,8 @@ def test_refused_rows_are_counted_with_their_lines(tmp_path: Path) -> None:
         ("8,0,5,1e9,", "GPUs are out of range"),
         ("9,0,1_000,1,", "duration is no number"),
         ("10,0,1e300,1,", "duration is out of range"),
+        ("16,0,1e11,1,", "run time over ten years"),
+        ("17,0,315576001,1,", "run time over ten years"),
         ("11,0,5", "fewer fields than the header"),
         ("12,0,5,1,,", "more fields than the header"),
         ("1,0,5,1,", "job id seen before"),
@@ -85,6 +87,15 @@ def test_refused_rows_are_counted_with_their_lines(tmp_path: Path) -> None:
     expected = [(i + 2, reason) for i, (_, reason) in enumerate(rows) if reason]
     assert sorted((r.line, r.reason) for r in work.refused.examples) == sorted(expected)
     assert {r.file for r in work.refused.examples} == {path}
+
+
+def test_run_time_over_ten_years_in_the_unit_of_the_trace(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", HEADER + "\n1,0,3652,1\n2,0,3653,1\n")
+    work = read_trace([path], time_unit="d")
+    assert work.jobs.job_id.tolist() == ["1"]
+    assert work.refused.by_reason == {"run time over ten years": 1}
+    swf = SWF.replace("1 10 5 100 ", "1 10 5 100000000000 ")
+    assert read_trace([write(tmp_path / "t.swf", swf)]).refused.by_reason["run time over ten years"] == 1
 
 
 def test_several_files(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import pandas as pd
 from tias_slurm.errors import InputError, printable
 from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm.files import ROOM, LineBlock, Progress, label, line_blocks, peek
+from tias_slurm.slurm.values import LONGEST_RUN, TOO_LONG
 
 REQUIRED: Final = ("job_id", "submit_time", "duration", "num_gpu")
 OPTIONAL: Final = ("deadline", "user", "partition", "time_limit", "best_effort", "num_cpu")
@@ -204,7 +205,7 @@ def _csv_job(row: dict[str, str], unit: float, relative: bool) -> _Job:
     job = _Job(
         job_id=row["job_id"],
         submit=_seconds(row["submit_time"], "submit time", unit),
-        duration=_seconds(row["duration"], "duration", unit),
+        duration=_duration(row["duration"], unit),
         gpus=_count(row["num_gpu"], "GPUs"),
         user=row.get("user", ""),
         partition=row.get("partition", ""),
@@ -260,7 +261,7 @@ def _swf_job(fields: list[str], unit: float) -> _Job:
     return _Job(
         job_id=fields[0],
         submit=_seconds(fields[1], "submit time", unit),
-        duration=_seconds(fields[3], "duration", unit),
+        duration=_duration(fields[3], unit),
         gpus=_count((known[4] if known[4] not in {"", "0"} else known[7]) or "0", "GPUs"),
         time_limit=_seconds(known[8], "time limit", unit) if known[8] else math.nan,
         user=known[11],
@@ -284,6 +285,13 @@ def _seconds(text: str, what: str, unit: float) -> float:
         raise _BadError(f"{what} is negative", text)
     if value > MAX_SECONDS:
         raise _BadError(f"{what} is out of range", text)
+    return value
+
+
+def _duration(text: str, unit: float) -> float:
+    value = _seconds(text, "duration", unit)
+    if value > LONGEST_RUN:
+        raise _BadError(TOO_LONG, text)
     return value
 
 

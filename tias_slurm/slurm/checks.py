@@ -12,6 +12,7 @@ import pandas as pd
 from tias_slurm.jobs import Bools, Floats
 from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm.records import Raw, Records
+from tias_slurm.slurm.values import LONGEST_RUN, TOO_LONG
 
 # A job that ended so has run; one in another state may have left while it waited.
 HAS_RUN = ("COMPLETED", "TIMEOUT", "OUT_OF_MEMORY", "PREEMPTED")
@@ -71,6 +72,7 @@ def check(r: Raw, refused: Refusals, file: str) -> Records:
     late_by_rounding = started & (r.start < r.submit) & (r.start >= r.submit - 1)
     r.start[late_by_rounding] = r.submit[late_by_rounding]
     run = r.end - r.start
+    longest = np.fmax(run, r.elapsed)  # of a job that still runs, Elapsed alone
 
     reasons: list[tuple[str, Bools, Floats]] = [
         ("no submit time", np.isnan(r.submit), r.submit),
@@ -81,6 +83,7 @@ def check(r: Raw, refused: Refusals, file: str) -> Records:
         ("starts before its submit", started & (r.start < r.submit), r.start - r.submit),
         ("ends before its start", run < 0, run),
         ("ends before its submit", ended & (r.end < r.submit), r.end - r.submit),
+        (TOO_LONG, longest > LONGEST_RUN, longest),
         ("Elapsed is longer than Start to End", r.elapsed > run + SLACK, r.elapsed - run),
     ]
     keep = np.ones(len(r), bool)

@@ -24,6 +24,8 @@ NAN = math.nan
 NO_VALUE = frozenset({2**32 - 2, 2**32 - 1, 2**64 - 2, 2**64 - 1, 2**64})  # 2**64: as a float has them
 ABSENT = frozenset({"", "unknown", "none", "n/a", "invalid", "(null)", "null", "nan", "nat"})
 LAST_TIME = 1e11  # a number beyond is no time in seconds (milliseconds, ids)
+LONGEST_RUN = 10 * 365.25 * 86400.0  # seconds; a job that ran for longer is an error of the record
+TOO_LONG = "run time over ten years"  # the reason for which such a record is refused
 
 _DURATION = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?(\.\d+)?", re.ASCII)
 
