@@ -276,6 +276,18 @@ def test_clusters(tmp_path: Path) -> None:
         read(tmp_path, content, cluster="gamma")
 
 
+def test_cluster_of_a_history_that_names_none(tmp_path: Path) -> None:
+    columns = tuple(c for c in COLUMNS if c != "Cluster")
+    without = text(record(JobID="1"), columns=columns)
+    with pytest.raises(InputError, match=r"export1\.txt has no Cluster column, so --cluster alpha"):
+        read(tmp_path, text(record(JobID="2")), without, cluster="alpha")
+    with pytest.raises(InputError, match=r"no job of the history names its cluster, so --cluster alpha"):
+        read(tmp_path, text(record(Cluster="")), cluster="alpha")
+    with pytest.raises(InputError, match=r"a header but no jobs"):
+        read(tmp_path, text(), cluster="alpha")
+    assert len(read(tmp_path, without).jobs) == 1
+
+
 def test_missing_columns_are_named_with_the_command(tmp_path: Path) -> None:
     for missing, _ in NEEDED:
         gone = {

@@ -101,12 +101,18 @@ def read_history(
         for raw in chunks:
             if not len(raw):
                 continue
+            if cluster is not None and "cluster" not in reader.names[-1]:
+                raise InputError(
+                    f"{files.label(path)} has no Cluster column, so --cluster {printable(cluster)} cannot be "
+                    f"told apart in it: leave --cluster out, or export with: {HOW_TO_EXPORT}"
+                )
             clusters.update(pd.unique(raw.cluster))
             if cluster is not None:
                 raw = _of_cluster(raw, cluster, reader.left_out)
             twice += checks.settle(raw)
             parts.append(checks.check(raw, reader.refused, files.label(path)))
-    _judge_clusters(sorted(clusters - {""}), cluster)
+    if clusters:
+        _judge_clusters(sorted(clusters - {""}), cluster)
     records = runs.drop_repeats(Records.concat(parts) if parts else Records.empty(), reader.left_out)
     pending = records.state == "PENDING"
     if pending.any():
@@ -132,7 +138,12 @@ def _judge_clusters(found: list[str], cluster: str | None) -> None:
     shown = printable(", ".join(found), 200)
     if cluster is None and len(found) > 1:
         raise InputError(f"the history holds {len(found)} clusters ({shown}): choose one with --cluster NAME")
-    if cluster is not None and found and cluster not in found:
+    if cluster is not None and not found:
+        raise InputError(
+            f"no job of the history names its cluster, so --cluster {printable(cluster)} chooses nothing: "
+            f"leave it out"
+        )
+    if cluster is not None and cluster not in found:
         raise InputError(f"no job of cluster {printable(cluster)!r}: the history holds {shown}")
 
 
