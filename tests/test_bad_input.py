@@ -12,7 +12,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from sacct_rows import BERLIN, read, record, text, write
+from sacct_rows import BERLIN, COLUMNS, read, record, text, write
 
 from tias_slurm.errors import InputError
 from tias_slurm.slurm import files
@@ -112,9 +112,53 @@ def test_line_of_80_megabytes(tmp_path: Path) -> None:
     assert [r.line for r in work.refused.examples] == [3]
 
 
-@pytest.mark.parametrize("columns", ["JobID,State", "x", ",", "JobID," * 5000])
-def test_list_of_columns_that_does_not_fit(tmp_path: Path, columns: str) -> None:
-    complaint(write(tmp_path / "x", CONTENT.split(b"\n", 1)[1]), columns=columns)
+@pytest.mark.parametrize(
+    ("columns", "said"),
+    [
+        ("JobID,State", "lacks the columns Submit, Start, End, AllocTRES"),
+        ("x", "names no columns"),
+        (",", "names no columns"),
+        ("JobID," * 5000, "has 5001 names"),
+        ("JobID,,State", "an empty name at place 2"),
+        ("JobID,%20,State", "an empty name at place 2"),
+        ("JobID,State,", "an empty name at place 3"),
+    ],
+)
+@pytest.mark.parametrize("header", [False, True])
+def test_list_of_columns_that_does_not_fit(tmp_path: Path, columns: str, said: str, header: bool) -> None:
+    content = CONTENT if header else CONTENT.split(b"\n", 1)[1]
+    if header and columns == "JobID,State":
+        said = "has a header of its own in line 1"
+    assert said in complaint(write(tmp_path / "x", content), columns=columns)
+
+
+@pytest.mark.parametrize("end", ["", "|"])
+@pytest.mark.parametrize("last", ["sbatch run.sh", ""])
+@pytest.mark.parametrize("change", [-2, -1, 1, 2])
+def test_list_of_columns_with_some_names_too_few_or_too_many(
+    tmp_path: Path, end: str, last: str, change: int
+) -> None:
+    names = [*COLUMNS, "ExitCode", "Layout"][: len(COLUMNS) + change]
+    rows = [record(JobID=str(i), SubmitLine=last if i % 2 else "sbatch run.sh") for i in range(40)]
+    lines = text(*rows, end=end).split("\n", 1)[1]
+    path = write(tmp_path / "x", "cut off\n" + lines + text(record(), columns=tuple(names)).split("\n", 1)[1])
+    if change == 1 and end:  # the delimiter at the end, which is then taken for one before an empty field
+        assert len(read_history([path], zone=BERLIN, columns=",".join(names)).jobs) == 41
+        return
+    said = complaint(path, columns=",".join(names))
+    assert f"--format names {len(names)} columns, its lines have others ({len(COLUMNS)} by '|')" in said
+
+
+def test_list_of_columns_beside_a_header(tmp_path: Path) -> None:
+    path = write(tmp_path / "x", "a login message\n" + CONTENT.decode())
+    agrees = ",".join(c.upper() for c in COLUMNS).replace("STATE", "State%30")
+    work = read_history([path], zone=BERLIN, columns=agrees)
+    assert len(work.jobs) == 3
+    said = complaint(path, columns=agrees.replace("START,END", "END,START"))
+    assert "has a header of its own in line 2, another than --format" in said
+    assert "column 12 is 'start', in --format 'end'" in said
+    said = complaint(path, columns=agrees.removesuffix(",SUBMITLINE"))
+    assert f"{len(COLUMNS)} columns, --format names {len(COLUMNS) - 1}" in said
 
 
 @pytest.mark.parametrize("delimiter", ["", "\n", ";"])

@@ -162,13 +162,20 @@ def layout(names: Sequence[str], delimiter: str, trailing: bool) -> Layout:
 
 
 def column_list(text: str) -> list[str]:
-    """The names of a `sacct --format` list, lower case, widths (`JobID%20`) removed. Raises InputError."""
+    """The names of a `sacct --format` list, lower case, widths (`JobID%20`) removed. Raises InputError,
+    also on an empty name.
+    """
     if text.count(",") >= MOST_COLUMNS:
         raise InputError(f"the list of columns has {text.count(',') + 1} names; sacct has about 130 fields")
-    names = [_name(x) for x in text.removeprefix("--format=").split(",") if x.strip()]
-    if len(names) < 2:
+    names = [_name(x) for x in text.removeprefix("--format=").split(",")]
+    if len(names) < 2 or not any(names):
         raise InputError(
             f"the list of columns {printable(text)!r} names no columns: give sacct's --format list"
+        )
+    if "" in names:
+        raise InputError(
+            f"the list of columns {printable(text)!r} has an empty name at place {names.index('') + 1}: "
+            f"leave out the comma, or name the column"
         )
     return names
 
@@ -176,7 +183,7 @@ def column_list(text: str) -> list[str]:
 def _name(text: str) -> str:
     """One name of a --format list; sacct takes the beginning of a name for the name."""
     name = text.strip().partition("%")[0].lower()
-    if name not in SACCT_FIELDS:
+    if name and name not in SACCT_FIELDS:
         longer = [f for f in SACCT_FIELDS if f.startswith(name)]
         return longer[0] if len(longer) == 1 else name
     return name
@@ -217,6 +224,13 @@ def header(line: str, delimiter: str | None) -> tuple[list[str], str, bool] | No
     if len(names) < 2 or known < 2 or known < 0.7 * len(names):
         return None
     return names, delimiter, trailing
+
+
+def usual_delimiter(lines: Sequence[str]) -> str | None:
+    """The delimiter, of those that exports have, that cuts most of the lines; None if none cuts any."""
+    found = {c: sum(c in line for line in lines) for c in ("\x1f", "|", "\t", ";", ",")}
+    best = max(found, key=lambda c: found[c])
+    return best if found[best] else None
 
 
 def find_delimiter(lines: Sequence[str], columns: int) -> str | None:

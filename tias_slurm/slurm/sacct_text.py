@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tias_slurm.errors import InputError
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.slurm import fields, values
 from tias_slurm.slurm.cells import WIDEST, Cells
@@ -49,10 +49,11 @@ def read_text(
     name = label(path)
     if delimiter is not None:
         delimiter = fields.read_delimiter(delimiter)
+    listed = fields.column_list(columns) if columns is not None else None
     assembler: Assembler | None = None
     for block in line_blocks(path, progress):
         if assembler is None:
-            layout, header = _begin(reader, block, name, delimiter, columns, how)
+            layout, header = _begin(reader, block, name, delimiter, listed, how)
             reader.names.append(frozenset(layout.names))
             also = frozenset({"nodelist"}) if reader.keep_nodes else frozenset[str]()
             assembler = Assembler(layout, name, reader.refused, also)
@@ -66,9 +67,16 @@ def read_text(
 
 
 def _begin(
-    reader: Reader, block: LineBlock, name: str, delimiter: str | None, columns: str | None, how: str
+    reader: Reader,
+    block: LineBlock,
+    name: str,
+    delimiter: str | None,
+    listed: Sequence[str] | None,
+    how: str,
 ) -> tuple[fields.Layout, int]:
-    """Find the layout in the first lines; returns it and how many lines the header takes."""
+    """Find the layout in the first lines; returns it and how many lines the header takes. `listed`: the names
+    that the user gave.
+    """
     lines = [line.decode("utf-8", "replace") for line in block.data.split(b"\n", 200)[:200]]
     if 0 in block.too_long:
         raise InputError(f"{name} has a first line without end: not a text of sacct; export with: {how}")
@@ -91,6 +99,8 @@ def _begin(
             )
     if found is not None:
         names, cut, trailing = found
+        if listed is not None and list(listed) != names:
+            raise InputError(_other_header(names, listed, name, block.first + at))
         if len(lines) > at + 1 and not lines[at + 1].strip("- ") and cut.isspace():
             raise InputError(
                 f"{name} is sacct's table for people, which cuts values short: export with: {how}"
@@ -101,27 +111,57 @@ def _begin(
                 reader.refused.add(name, block.first + i, "stands before the header", line)
         header = at + 1
     else:
-        if columns is None:
+        if listed is None:
             raise InputError(
                 f"{name} has no header with sacct's field names: name the columns by --format, "
                 f"or export with: {how}"
             )
-        names = fields.column_list(columns)
-        sample = [line for line in lines if line]
-        if not sample:
-            raise InputError(f"{name} is empty: export the history again")
-        cut = delimiter or fields.find_delimiter(sample, len(names)) or ""
-        cuts = Counter(line.count(cut) for line in sample) if cut else Counter()
-        if not cuts[len(names) - 1] and not cuts[len(names)]:
-            seen = f"{cuts.most_common(1)[0][0] + 1} by {cut!r}" if cut else "no delimiter gives that many"
-            raise InputError(
-                f"{name}: --format names {len(names)} columns, its lines have others ({seen}): "
-                f"give the list that the export was made with, or --delimiter"
-            )
-        trailing = cuts[len(names)] > cuts[len(names) - 1]
+        names = list(listed)
+        sample = [line.rstrip("\r\0") for line in lines]
+        cut, trailing = _listed_layout([line for line in sample if line], len(names), name, delimiter)
         header = 0
     _refuse_missing(names, name, how)
     return fields.layout(names, cut, trailing), header
+
+
+def _other_header(names: Sequence[str], listed: Sequence[str], name: str, line: int) -> str:
+    """What to say where the header of a file and the list of the user differ."""
+    at = next((i for i, (a, b) in enumerate(zip(names, listed, strict=False)) if a != b), None)
+    differ = (
+        f"{len(names)} columns, --format names {len(listed)}"
+        if at is None
+        else f"column {at + 1} is {printable(names[at])!r}, in --format {printable(listed[at])!r}"
+    )
+    return (
+        f"{name} has a header of its own in line {line}, another than --format ({differ}): leave --format out"
+    )
+
+
+def _listed_layout(lines: Sequence[str], columns: int, name: str, delimiter: str | None) -> tuple[str, bool]:
+    """Of lines without a header: the delimiter, and whether one ends each line. Raises InputError where
+    nearly all have another number of fields than the list of columns.
+    """
+    if not lines:
+        raise InputError(f"{name} is empty: export the history again")
+    cut = delimiter or fields.find_delimiter(lines, columns) or fields.usual_delimiter(lines)
+    cuts: Counter[tuple[int, bool]] = Counter()  # (delimiters, whether one ends the line) -> lines
+    if cut:
+        cuts.update((line.count(cut), line.endswith(cut)) for line in lines if cut in line)
+    bare = cuts[columns - 1, False] + cuts[columns - 1, True]
+    closed = cuts[columns, True]
+    # as many delimiters, yet none at the end: one name is missing, and the last column is sometimes empty
+    short = bare * 10 <= cuts.total() < cuts[columns, False] * 10
+    if not cut or short or (bare + closed) * 10 <= cuts.total():
+        seen = "no delimiter is known that cuts them"
+        if cut:
+            count = columns if short else cuts.most_common(1)[0][0][0] if cuts else 0
+            closing = not short and sum(n for (_, ends), n in cuts.items() if ends) * 10 > 9 * cuts.total()
+            seen = f"{count + 1 - (closing and count > 0)} by {cut!r}"
+        raise InputError(
+            f"{name}: --format names {columns} columns, its lines have others ({seen}): "
+            f"give the list that the export was made with, or --delimiter"
+        )
+    return cut, closed > bare
 
 
 def _refuse_missing(names: Sequence[str], name: str, how: str) -> None:
