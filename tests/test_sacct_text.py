@@ -124,7 +124,8 @@ def test_torn_records_are_mended(tmp_path: Path, case: str) -> None:
         ({"Submit": "soon", "Eligible": ""}, "Submit: not a time"),
         ({"Start": "-5"}, "Start: negative time"),
         ({"AllocTRES": "gres/gpu=x"}, "AllocTRES: cannot be read"),
-        ({"ElapsedRaw": "long"}, "Elapsedraw: not a duration"),
+        ({"ElapsedRaw": "long"}, "ElapsedRaw: not a duration"),
+        ({"Timelimit": "long"}, "Timelimit: not a duration"),
     ],
 )
 @pytest.mark.parametrize("last", ["SubmitLine", "ExitCode"])
@@ -256,6 +257,23 @@ def test_gpus_by_gres_where_no_tres_is_given(tmp_path: Path) -> None:
     assert jobs["gpu_type"].tolist() == ["", "a100", ""]
     assert jobs["nodes"].tolist() == [2, 1, 2048]
     assert jobs["mem_mb"].tolist() == [8192, 8000, 8192]
+
+
+@pytest.mark.parametrize(
+    ("column", "reason"),
+    [
+        ("NNodes", "NNodes: not a count"),
+        ("AllocCPUS", "AllocCPUS: not a count"),
+        ("ReqMem", "ReqMem: not an amount of memory"),
+        ("AllocGRES", "AllocGRES: cannot be read"),
+        ("TimelimitRaw", "TimelimitRaw: not a duration"),
+        ("Suspended", "Suspended: not a duration"),
+    ],
+)
+def test_reasons_name_columns_as_sacct_writes_them(tmp_path: Path, column: str, reason: str) -> None:
+    columns = (*(c for c in COLUMNS if "TRES" not in c), column, "ReqGRES")
+    rows = [record(JobID="1", ReqGRES="gpu:1"), record(JobID="2", **{column: "gpu:1xx"})]
+    assert read(tmp_path, text(*rows, columns=columns)).refused.by_reason == {reason: 1}
 
 
 def test_requested_gpus_where_the_allocation_names_none(tmp_path: Path) -> None:

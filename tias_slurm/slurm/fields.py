@@ -51,6 +51,15 @@ USED = frozenset(
     """.split()  # noqa: SIM905  a list would be many times as long
 )
 
+# What a reason of a refusal calls these columns: as sacct writes them, not only with a capital.
+_SPELLED = {
+    x.lower(): x
+    for x in (
+        "AllocCPUS", "AllocGRES", "AllocNodes", "AllocTRES", "ElapsedRaw", "JobID", "JobIDRaw", "NCPUS",
+        "NNodes", "ReqCPUS", "ReqGRES", "ReqMem", "ReqNodes", "ReqTRES", "SubmitLine", "TimelimitRaw",
+    )
+}  # fmt: skip
+
 SUBMIT_COMMANDS = re.compile(r"(?:\S*/)?(?:sbatch|salloc|srun|scrontab)\b")
 
 
@@ -144,6 +153,11 @@ class Layout:
             if name in TELLING or (name in _TIMES and len(text) > 8):
                 told = True
         return told
+
+
+def spelled(name: str) -> str:
+    """A column's lower-case name as sacct writes it: elapsedraw is ElapsedRaw."""
+    return _SPELLED.get(name, name.capitalize())
 
 
 def layout(names: Sequence[str], delimiter: str, trailing: bool) -> Layout:

@@ -201,7 +201,7 @@ def _columns(reader: Reader, name: str, cells: Cells) -> Raw:
         t = times[x] = cells.times(x, reader.zone)
         if t.problem.any():
             for problem, reason in TIME_PROBLEM.items():
-                bad.where(t.problem == problem, f"{x.capitalize()}: {reason}", x)
+                bad.where(t.problem == problem, f"{fields.spelled(x)}: {reason}", x)
     size = sizes(reader, cells, bad)
     deadline = cells.times("deadline", reader.zone).early if "deadline" in cells.spans else _unknown(n)
     restarts = cells.numbers("restarts", reader.counts)[0] if "restarts" in cells.spans else _unknown(n)
@@ -301,6 +301,6 @@ def _duration(reader: Reader, cells: Cells, bad: Bad, *names: str) -> Floats:
             found, unread = cells.numbers(x, reader.minutes)
         else:
             found, unread = cells.durations(x, reader.durations)
-        bad.where(unread & need, f"{x.capitalize()}: not a duration", x)
+        bad.where(unread & need, f"{fields.spelled(x)}: not a duration", x)
         out = np.where(need, found, out)
     return out

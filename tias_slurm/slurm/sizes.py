@@ -9,6 +9,7 @@ import numpy as np
 
 from tias_slurm.jobs import Bools, Floats
 from tias_slurm.slurm.cells import Cells
+from tias_slurm.slurm.fields import spelled
 from tias_slurm.slurm.records import Bad, Reader, same_text, texts
 from tias_slurm.slurm.values import Tres, as_ints
 
@@ -31,7 +32,7 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
         parsed = [reader.tres[t] for t in said]
         if None in parsed:
             unread = np.array([t is None for t in parsed])[row]
-            bad.where(unread, f"{'AllocTRES' if x == 'alloctres' else 'ReqTRES'}: cannot be read", x)
+            bad.where(unread, f"{spelled(x)}: cannot be read", x)
         tres = [t or _NOTHING for t in parsed]
         found = np.array([t.gpus for t in tres])[row]
         need = np.isnan(gpus) & ~np.isnan(found)
@@ -51,7 +52,7 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
         for x in names:
             if x in column and (need := np.isnan(out) | (out == 0)).any():
                 count, unread = cells.numbers(x, reader.counts)
-                bad.where(unread & need, f"{x}: not a count", x)
+                bad.where(unread & need, f"{spelled(x)}: not a count", x)
                 out[need] = np.where(np.isnan(count[need]), out[need], count[need])
     _gpus_of_gres(reader, cells, gpus, kind, nodes, bad)
     reader.said_gpu = reader.said_gpu or bool(np.nansum(gpus) > 0)
@@ -84,7 +85,7 @@ def _gpus_of_gres(
         said, row = cells.distinct(x)
         parsed = [reader.gres[t] for t in said]
         unread = np.array([g is None for g in parsed])[row] & need
-        bad.where(unread, f"{'AllocGRES' if x == 'allocgres' else 'ReqGRES'}: cannot be read", x)
+        bad.where(unread, f"{spelled(x)}: cannot be read", x)
         gres = [g or (math.nan, "", True) for g in parsed]
         count = np.array([g[0] for g in gres])[row]
         per_node = np.array([g[2] for g in gres])[row]
