@@ -199,6 +199,14 @@ def test_numbers_of_gpus() -> None:
     assert uniform(16, 8).gpus.tolist() == [8, 8]
     assert uniform(20, 8).gpus.tolist() == [8, 8, 4]
     assert uniform(4, 8).gpus.tolist() == [4]
+    for gpus, per_node, said in (
+        (16, 8, "2 nodes of 8 GPUs"),
+        (8, 3, "2 nodes of 3 GPUs and 1 node of 2 GPUs"),
+        (8, 16, "1 node of 8 GPUs"),
+        (3, 2, "1 node of 2 GPUs and 1 node of 1 GPU"),
+        (2, 1, "2 nodes of 1 GPU"),
+    ):
+        assert uniform(gpus, per_node).source == said
     for bad in (0, -1, 10**9):
         with pytest.raises(InputError):
             pool(bad)

@@ -109,7 +109,7 @@ def make(
 def pool(gpus: int) -> NodeSet:
     """All GPUs as one pool: one node of `gpus` GPUs."""
     _positive(gpus, "--gpus")
-    return make(["pool"], [gpus], source=f"one pool of {gpus} GPUs")
+    return make(["pool"], [gpus], source=f"one pool of {gpu_count(gpus)}")
 
 
 def uniform(gpus: int, per_node: int) -> NodeSet:
@@ -120,11 +120,14 @@ def uniform(gpus: int, per_node: int) -> NodeSet:
     sizes = [per_node] * full + [rest] * (rest > 0)
     if len(sizes) > 100_000:
         raise InputError(f"{len(sizes)} nodes are more than any cluster has; check the numbers of GPUs")
-    notes = [f"the last node has {rest} GPUs"] if rest and full else []
-    names = [f"n{i + 1}" for i in range(len(sizes))]
-    return make(
-        names, sizes, source=f"{len(sizes)} node{'s' * (len(sizes) != 1)} of {per_node} GPUs", notes=notes
-    )
+    parts = [f"{full} node{'s' * (full != 1)} of {gpu_count(per_node)}"] * (full > 0)
+    parts += [f"1 node of {gpu_count(rest)}"] * (rest > 0)
+    return make([f"n{i + 1}" for i in range(len(sizes))], sizes, source=" and ".join(parts))
+
+
+def gpu_count(number: int) -> str:
+    """'1 GPU', '2 GPUs'."""
+    return f"{number} GPU{'s' * (number != 1)}"
 
 
 def _positive(value: int, what: str) -> None:

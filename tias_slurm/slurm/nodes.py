@@ -11,7 +11,7 @@ from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.slurm.node_files import read_nodes
 from tias_slurm.slurm.node_history import by_name, peak, with_history
-from tias_slurm.slurm.node_set import UNKNOWN_CPUS, UNKNOWN_MEM_MB, NodeSet, make, pool, uniform
+from tias_slurm.slurm.node_set import UNKNOWN_CPUS, UNKNOWN_MEM_MB, NodeSet, gpu_count, make, pool, uniform
 
 __all__ = [
     "UNKNOWN_CPUS",
@@ -71,7 +71,8 @@ def _uniform(gpus: Ints, nodes: Ints, ran: Bools, start: Floats, end: Floats, un
     names = [f"n{i + 1}" for i in range(count)]
     sizes = [size] * count
     notes = [
-        f"the cluster is inferred: {most} GPUs were in use at once at the peak; {size} per node ({how}), as "
+        f"the cluster is inferred: {gpu_count(most)} {'was' if most == 1 else 'were'} in use at once at the "
+        f"peak; {size} per node ({how}), as "
         f"{unnamed}; GPUs that stood idle throughout are not seen; {_GIVE}",
         "which partition has which nodes cannot be told from the history: every partition has all nodes",
         _UNLIMITED,
@@ -80,8 +81,9 @@ def _uniform(gpus: Ints, nodes: Ints, ran: Bools, start: Floats, end: Floats, un
     if without > 0:
         names += [f"cpu{i + 1}" for i in range(min(without, 100_000 - count))]
         sizes += [0] * (len(names) - count)
-        notes.append(f"{len(names) - count} nodes without GPUs added for the widest CPU job")
-    source = f"inferred from the history: {count} node{'s' * (count != 1)} of {size} GPUs"
+        more = len(names) - count
+        notes.append(f"{more} node{'s' * (more != 1)} without GPUs added for the widest CPU job")
+    source = f"inferred from the history: {count} node{'s' * (count != 1)} of {gpu_count(size)}"
     return make(names, sizes, source=source, inferred=True, notes=notes)
 
 
