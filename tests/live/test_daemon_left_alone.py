@@ -35,8 +35,8 @@ def test_held_jobs_stay_held(site: Site, kind: str) -> None:
     assert lever_value(kind, later) != 0
 
 
-@pytest.mark.parametrize("kind", [pytest.param("nice", marks=pytest.mark.core), "site_factor", "priority"])
-@pytest.mark.parametrize("pin", [1, 7_000_000])
+@pytest.mark.parametrize("kind", LEVERS)
+@pytest.mark.parametrize("pin", [pytest.param(1, marks=pytest.mark.core), 7_000_000])
 def test_a_job_pinned_by_an_administrator_is_left_alone(site: Site, kind: str, pin: int) -> None:
     site.lever(kind)
     site.block()
@@ -159,7 +159,7 @@ def test_without_rights_nothing_is_written_and_it_is_said_once(site: Site) -> No
     site.block()
     jobs = [site.submit(), site.submit(f"--comment={URGENT}")]
     daemon = site.start(user="carol")
-    daemon.cycles(3)
+    daemon.cycles(2)
     assert daemon.end() == 0
     assert len(daemon.said("no rights")) == 1
     assert daemon.said("no rights")[0]["level"] == "error"

@@ -64,7 +64,9 @@ def queue_of_all_kinds(site: Site) -> list[int]:
     return [blocker, *jobs, pinned]
 
 
-@pytest.mark.parametrize("kind", [pytest.param("nice", marks=pytest.mark.core), "site_factor", "priority"])
+@pytest.mark.parametrize(
+    "kind", ["nice", "site_factor", pytest.param("priority", marks=(pytest.mark.core, pytest.mark.smoke))]
+)
 def test_restore_returns_every_job_to_what_it_was(site: Site, kind: str) -> None:
     site.lever(kind)
     jobs = queue_of_all_kinds(site)
@@ -83,8 +85,9 @@ def test_restore_returns_every_job_to_what_it_was(site: Site, kind: str) -> None
     assert (as_shown(jobs), by_sprio(jobs)) == between
 
 
-@pytest.mark.smoke
-@pytest.mark.parametrize("kind", [pytest.param("nice", marks=pytest.mark.core), "site_factor", "priority"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("nice", marks=(pytest.mark.core, pytest.mark.smoke)), "site_factor", "priority"]
+)
 def test_kill_between_two_writes_leaves_no_value_unknown(site: Site, kind: str) -> None:
     site.lever(kind)
     site.settings(daemon={"writes_per_second": 1.0})
@@ -134,14 +137,19 @@ def test_restore_after_a_kill_without_a_restart(site: Site, kind: str) -> None:
     assert (as_shown(jobs), by_sprio(jobs)) == before
 
 
-def test_restore_of_a_job_that_runs_by_now(site: Site) -> None:
+@pytest.mark.parametrize("kind", LEVERS)
+def test_restore_of_a_job_that_runs_by_now(site: Site, kind: str) -> None:
+    site.lever(kind)
     blocker = site.block()
     job = site.submit("--nice=9")
+    before = priority(job)
     site.once()
+    assert priority(job) > before + 1000
     run("scancel", str(blocker))
     wait_for(lambda: shown(job, "JobState") == "RUNNING", 60)
     assert site.tias("restore", "--json").json["outcomes"] == {"restored": 1}
     assert nice(job) == 9
+    assert priority(job) < before + 1000
 
 
 def test_what_could_not_be_put_back_is_said(site: Site) -> None:

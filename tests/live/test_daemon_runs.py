@@ -89,7 +89,7 @@ def test_array_tasks_that_start_and_split(site: Site, kind: str) -> None:
     )
 
 
-@pytest.mark.parametrize("down_s", [pytest.param(4, marks=pytest.mark.core), 30])
+@pytest.mark.parametrize("down_s", [4, 30])
 def test_a_controller_that_is_killed_and_comes_back(site: Site, down_s: int) -> None:
     site.settings(daemon={"rpc_timeout_s": 5.0})
     site.block()

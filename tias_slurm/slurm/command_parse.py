@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from tias_slurm.levers import NICE_MAX
 from tias_slurm.slurm.live import RawNodes, Result, SiteFacts
 from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
 
@@ -112,12 +113,18 @@ def parse_site_factors(text: str) -> dict[int, int]:
 
 
 def parse_pinned(text: str) -> dict[int, bool]:
-    """Job id -> has an explicit priority, out of `sprio -h -o "%i|%Y|%y"`. Other lines are left out.
+    """Job id -> has an explicit priority, out of `sprio -h -o "%i|%Y|%y|%N"`. Other lines are left out.
 
-    sprio(1) shows a computed priority "normalized" as its share of 2^32 - 1, an explicit one as it is.
+    sprio(1) shows a computed priority "normalized" as its share of 2^32 - 1, an explicit one as it is. In
+    22.05 it does not for a job in several partitions, whose nice is then one that no job can have.
     """
-    found = re.findall(r"(?m)^\s*(\d{1,11})\|\s*(\d{1,11})\|\s*(\d{1,11})\.\d*\s*$", text, re.ASCII)
-    return {int(job): int(share) >= 1 and int(priority) < _PRIORITY_TOP for job, priority, share in found}
+    found = re.findall(
+        r"(?m)^\s*(\d{1,11})\|\s*(\d{1,11})\|\s*(\d{1,11})\.\d*\|\s*(-?\d{1,11})\s*$", text, re.ASCII
+    )
+    return {
+        int(job): (int(share) >= 1 and int(priority) < _PRIORITY_TOP) or int(nice) < -NICE_MAX
+        for job, priority, share, nice in found
+    }
 
 
 def _leading_int(text: str) -> int:

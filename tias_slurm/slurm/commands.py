@@ -115,7 +115,7 @@ class CommandsAdapter:
 
     def pinned(self) -> dict[int, bool]:
         """See Adapter."""
-        return parse_pinned(_text(self._ask("sprio", "--local", "--noheader", "--format=%i|%Y|%y")))
+        return parse_pinned(_text(self._ask("sprio", "--local", "--noheader", "--format=%i|%Y|%y|%N")))
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""

@@ -15,8 +15,10 @@ from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Text
 # reason (a limit, a dependency, a reservation, a partition that is down) is not cured by priority
 STARTABLE = frozenset({"None", "Resources", "Priority", ""})
 HELPED = STARTABLE | {"BeginTime", "NodeDown", "Prolog", "Cleaning"}
-# texts that slurmctld writes in place of a code: nodes are down, or planned for a job of higher priority
-HELPED_TEXTS = ("Nodes required for job are DOWN", "ReqNodeNotAvail, May be reserved")
+# texts that slurmctld writes in place of a code: nodes are down, or planned for a job of higher priority, of
+# which 22.05 says the same
+HELPED_TEXTS = ("Nodes required for job are DOWN", "ReqNodeNotAvail")
+MAINTENANCE = "Reserved for maintenance"
 # flags of a job that somebody or something else is busy with
 BUSY = frozenset(
     {
@@ -130,7 +132,10 @@ def observe(
 
 def helped(reason: str) -> bool:
     """Whether a job that waits for this reason would gain by a better place."""
-    return reason in HELPED or reason.replace("_", " ").startswith(HELPED_TEXTS)
+    if reason in HELPED:
+        return True
+    text = reason.replace("_", " ")
+    return text.startswith(HELPED_TEXTS) and MAINTENANCE not in text
 
 
 def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
