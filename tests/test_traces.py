@@ -47,7 +47,7 @@ def test_a_csv_with_every_column(tmp_path: Path) -> None:
     assert jobs.start.isna().all()
     assert set(jobs.state) == {"COMPLETED"}
     assert (work.is_trace, work.rows, work.left_out["no GPUs"], work.refused.total) == (True, 4, 1, 0)
-    assert work.notes == ["1 deadlines of best-effort jobs of the trace are void"]
+    assert work.notes == ["1 deadline of a best-effort job of the trace is void"]
 
 
 def test_other_names_and_relative_deadlines(tmp_path: Path) -> None:
@@ -144,6 +144,9 @@ def test_swf(tmp_path: Path) -> None:
         (HEADER + ",user,user\n1,0,1,1,a,a", {}, "two columns are called user"),
         (HEADER + "\n1,0,1,1", {"columns": "deadline=+due"}, "no column due"),
         (HEADER + "\n1,0,1,1", {"columns": "submit=x"}, "the nearest is submit_time"),
+        (HEADER + "\n1,0,1,1", {"columns": "x"}, "no field of a trace; known are job_id, submit_time, dur"),
+        (HEADER + "\n1,0,1,1", {"columns": "deadline=a,deadline=b"}, "deadline is given twice"),
+        (HEADER + "\n1,0,1,1", {"columns": "user=user, user=user"}, "user is given twice"),
         (HEADER + "\n1,0,1,1", {"columns": "user"}, "write user=NAME"),
         (HEADER + "\n1,0,1,1", {"columns": "duration=+x"}, "leave out the +"),
         (HEADER + "\n1,0,1,1", {"time_unit": "fortnight"}, "not a unit of time"),

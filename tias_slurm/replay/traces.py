@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.replay.wording import plural
 from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm.files import ROOM, LineBlock, Progress, label, line_blocks, peek
 from tias_slurm.slurm.values import LONGEST_RUN, TOO_LONG
@@ -97,13 +98,15 @@ def read_trace(
     work.jobs = _table(jobs)
     voided = sum(job.voided for job in jobs)
     if voided:
-        work.notes.append(f"{voided:,} deadlines of best-effort jobs of the trace are void")
+        what = plural(voided, "deadline of a best-effort job", "deadlines of best-effort jobs")
+        work.notes.append(f"{what} of the trace {'is' if voided == 1 else 'are'} void")
     return work
 
 
 def _mapping(columns: str | None) -> dict[str, str]:
     """Field -> name of its column, as --columns says; a "+" stays in front of the deadline's."""
     names = {name: name for name in (*REQUIRED, *OPTIONAL)}
+    given: set[str] = set()
     for part in (columns or "").split(","):
         if not part.strip():
             continue
@@ -111,13 +114,19 @@ def _mapping(columns: str | None) -> dict[str, str]:
         if field not in names:
             close = difflib.get_close_matches(field, list(names), n=1, cutoff=0.3)
             near = f"; the nearest is {close[0]}" if close else ""
-            raise InputError(f"--columns: {printable(field)!r} is no field of a trace{near}")
+            known = ", ".join(names)
+            raise InputError(
+                f"--columns: {printable(field)!r} is no field of a trace{near}; known are {known}"
+            )
         if not equals or not name.removeprefix("+"):
             raise InputError(f"--columns: {field} has no column; write {field}=NAME")
         if name.startswith("+") and field != "deadline":
             raise InputError(
                 f"--columns: {field}=+...: only a deadline counts from the submit; leave out the +"
             )
+        if field in given:
+            raise InputError(f"--columns: {field} is given twice; leave one out")
+        given.add(field)
         names[field] = name
     return names
 
