@@ -93,9 +93,9 @@ def test_requeued_job_that_was_cancelled_while_it_waited_again(tmp_path: Path, t
     assert job["end"] == at("12:00")
     assert job["gpus"] == 2
     hours = {1: "0.3", 2: "1.3"}[times]  # 600 s or 2400 s of 2 GPUs
-    said = [note for note in work.notes if "then cancelled while they waited" in note]
+    said = [note for note in work.notes if "then cancelled while it waited: it counts" in note]
     assert len(said) == 1
-    assert said[0].startswith("1 jobs were requeued")
+    assert said[0].startswith("1 job was requeued")
     assert f"the {hours} GPU-hours" in said[0]
     # that a run before these is not in the export is another matter
     assert any("export with -D" in note for note in work.notes) == (times == 1)
@@ -274,6 +274,48 @@ def test_clusters(tmp_path: Path) -> None:
     assert work.left_out == {"other clusters": 1}
     with pytest.raises(InputError, match=r"no job of cluster .gamma.*alpha, beta"):
         read(tmp_path, content, cluster="gamma")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_notes_of_one_and_of_several(tmp_path: Path, number: int) -> None:
+    def several(first: int, *args: str, **more: object) -> list[dict[str, str]]:
+        return [run(*args, **{"JobID": str(first + i), **more}) for i in range(number)]
+
+    rows = [
+        *several(10, "10:00", "10:10", "Unknown", "RUNNING", ElapsedRaw=600),
+        *several(20, "10:00", "10:10", "10:20", "REQUEUED"),
+        *several(30, "10:00", "10:10", "10:20", Restarts=1),
+        *several(40, "10:00", "10:10", "10:20", "REQUEUED", Restarts=0),
+        *several(40, "10:20", "None", "10:30", "CANCELLED", Restarts=1, AllocTRES=""),
+        *several(50, "10:00", "10:10", "10:20", JobName="a|b"),
+        *several(60, "02:30", "02:40", "02:50", day="2025-10-26", ElapsedRaw=600),
+        *several(70, "10:00", "10:10", "10:20", User="ann"),
+        *several(70, "12:00", "12:10", "12:20", User="bob"),
+    ]
+    columns = (*COLUMNS[:-1], "Restarts", "SubmitLine")
+    said = {
+        1: [
+            "1 record has a time in an hour that happens twice, settled by Elapsed and order",
+            "1 record was torn by text that holds the delimiter or a line break, and mended",
+            "1 job still ran at the export: its work is the run time so far",
+            "1 job was requeued last: its next run is not in the history",
+            "1 job was requeued and then cancelled while it waited: it counts as cancelled while waiting; "
+            "the 0.3 GPU-hours that it ran before are in no measure",
+            "1 job was requeued before but only its last run is here: export with -D",
+            "1 job id was used again by another job",
+        ],
+        2: [
+            "2 records have a time in an hour that happens twice, settled by Elapsed and order",
+            "2 records were torn by text that holds the delimiter or a line break, and mended",
+            "2 jobs still ran at the export: their work is the run time so far",
+            "2 jobs were requeued last: their next run is not in the history",
+            "2 jobs were requeued and then cancelled while they waited: they count as cancelled while "
+            "waiting; the 0.7 GPU-hours that they ran before are in no measure",
+            "2 jobs were requeued before but only their last run is here: export with -D",
+            "2 job ids were used again by another job",
+        ],
+    }
+    assert read(tmp_path, text(*rows, columns=columns)).notes == said[number]
 
 
 def test_cluster_of_a_history_that_names_none(tmp_path: Path) -> None:

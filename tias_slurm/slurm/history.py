@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.replay.wording import plural
 from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm import checks, fields, files, runs, sacct_json, sacct_text
 from tias_slurm.slurm.records import Raw, Reader, Records
@@ -199,26 +200,40 @@ def _notes(reader: Reader, table: pd.DataFrame, records: Records, jobs: runs.Job
         )
     if twice:
         notes.append(
-            f"{twice} records have a time in an hour that happens twice, settled by Elapsed and order"
+            f"{plural(twice, 'record has', 'records have')} a time in an hour that happens twice, "
+            "settled by Elapsed and order"
         )
     if reader.mended:
         notes.append(
-            f"{reader.mended} records were torn by text that holds the delimiter or a line break, and mended"
+            f"{plural(reader.mended, 'record was', 'records were')} torn by text that holds the delimiter or "
+            "a line break, and mended"
         )
     if unfinished := int(table["state"].isin(["RUNNING", "SUSPENDED"]).sum()):
-        notes.append(f"{unfinished} jobs still ran at the export: their work is the run time so far")
+        whose = "its work" if unfinished == 1 else "their work"
+        notes.append(f"{plural(unfinished, 'job')} still ran at the export: {whose} is the run time so far")
     last_requeued = int((table["state"] == "REQUEUED").sum())
     if last_requeued:
-        notes.append(f"{last_requeued} jobs were requeued last: their next run is not in the history")
+        who = "job was requeued last: its" if last_requeued == 1 else "jobs were requeued last: their"
+        notes.append(f"{last_requeued:,} {who} next run is not in the history")
     withdrawn = jobs.started > jobs.runs
     if withdrawn.any():
         hours = float((table["lost_work"] * table["gpus"])[withdrawn].sum()) / 3600.0
+        number = int(withdrawn.sum())
+        they, count = ("it", "it counts") if number == 1 else ("they", "they count")
         notes.append(
-            f"{int(withdrawn.sum())} jobs were requeued and then cancelled while they waited: they count as "
-            f"cancelled while waiting; the {hours:.1f} GPU-hours that they ran before are in no measure"
+            f"{plural(number, 'job was', 'jobs were')} requeued and then cancelled while {they} waited: "
+            f"{count} as cancelled while waiting; the {hours:.1f} GPU-hours that {they} ran before are in no "
+            "measure"
         )
-    if lost := int(((records.restarts[jobs.last] > 0) & (jobs.started < 2)).sum()):
-        notes.append(f"{lost} jobs were requeued before but only their last run is here: export with -D")
+    # as many runs as restarts, and one more unless that was withdrawn
+    restarts = records.restarts[jobs.last]
+    if lost := int(((restarts > 0) & (jobs.started < np.minimum(2, restarts + ~withdrawn))).sum()):
+        who = (
+            "job was requeued before but only its"
+            if lost == 1
+            else "jobs were requeued before but only their"
+        )
+        notes.append(f"{lost:,} {who} last run is here: export with -D")
     if jobs.reused:
-        notes.append(f"{jobs.reused} job ids were used again by another job")
+        notes.append(f"{plural(jobs.reused, 'job id was', 'job ids were')} used again by another job")
     return notes
