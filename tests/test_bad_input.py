@@ -9,6 +9,8 @@ import os
 import subprocess
 import sys
 import zlib
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -97,6 +99,36 @@ def test_zip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "unfolds to more than" in complaint(write(tmp_path / "x", folded))
     lines = CONTENT + b"1|x\n" * 5_000_000
     assert "unfolds to more than" in complaint(write(tmp_path / "y", zstandard.compress(lines)))
+
+
+@pytest.mark.parametrize(
+    "fold",
+    [
+        partial(gzip.compress, compresslevel=9),
+        partial(lzma.compress, preset=0),
+        zstandard.ZstdCompressor(level=1).compress,
+    ],
+)
+def test_zip_bomb_of_short_lines_is_refused_before_a_line_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fold: Callable[[bytes], bytes]
+) -> None:
+    monkeypatch.setattr(files, "FREE", 1 << 23)
+    path = write(tmp_path / "x", fold(CONTENT + b"a\n" * (6 << 20)))
+    begun: list[bytes] = []
+    with pytest.raises(InputError, match="unfolds to more than"):
+        begun.extend(files.blocks(path))
+    assert not begun
+    # what is no bomb for its size alone is handed out whole
+    small = CONTENT + b"a\n" * (3 << 20)
+    assert b"".join(files.blocks(write(tmp_path / "y", fold(small)))) == small
+
+
+def test_exports_of_the_same_days_in_one_file_are_no_bomb(tmp_path: Path) -> None:
+    one = gzip.decompress((Path(__file__).parents[1] / "examples" / "cluster-export.txt.gz").read_bytes())
+    many = zstandard.ZstdCompressor(level=19).compress(one * 100)
+    assert 100 * len(one) > 2 * files.RATIO_GZIP * len(many)  # which zstd sees, gzip not
+    path = write(tmp_path / "x", many)
+    assert sum(map(len, files.blocks(path))) == 100 * len(one) > files.FREE
 
 
 def test_absolute_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,10 +21,13 @@ BLOCK = 1 << 22  # bytes that are unfolded at a time
 MAX_LINE = 1 << 22  # bytes of one line; a longer one is refused
 PEEK = 1 << 16
 ROOM = 96  # zero bytes behind the lines of a block, so that fixed widths can be read from any place
-# A compressed file may unfold to at most RATIO times its size (after the first FREE bytes), and never to
-# more than LIMIT. Text exports of sacct reach ratios of 20 to 60; a bomb has 1000 and far more.
-RATIO = 400
-FREE = 1 << 26
+# A compressed file may unfold to at most so many times its size (after the first FREE bytes), and never to
+# more than LIMIT. Text exports of sacct reach ratios of 10 to 60. gzip cannot see repeats farther apart than
+# 32 KiB, and bombs in it have 1000; xz and zstd can, so that a hundred exports of the same days in one file
+# have 1100 with them, and bombs 5000 and far more.
+RATIO_GZIP, RATIO_OTHERS = 400, 2500
+FREE = 1 << 25
+AHEAD = 1 << 18  # bytes as stored that may have been taken, but not unfolded yet
 LIMIT = 1 << 38
 
 Progress = Callable[[int], None]  # gets the bytes of input taken since the last call
@@ -163,16 +166,18 @@ def blocks(path: str, progress: Progress | None = None, *, limit: int = LIMIT) -
     reader, counting = _open(path)
     name = label(path)
     told = total = 0
+    held: list[bytes] = []  # nothing is handed out of what may be a bomb, as reading its lines takes long
     try:
         stream = _unfold(reader, name)
         folded = stream is not reader
+        ratio = RATIO_GZIP if isinstance(stream, gzip.GzipFile) else RATIO_OTHERS
         while data := _read(stream, BLOCK, name):
             if not total:
                 _refuse_binary(data, name)
             total += len(data)
-            if folded and total > FREE and total > RATIO * counting.count:
+            if folded and total > FREE and total > ratio * counting.count:
                 raise InputError(
-                    f"{name} unfolds to more than {RATIO} times its size: not an export "
+                    f"{name} unfolds to more than {ratio} times its size: not an export "
                     f"(unpack it yourself if it is)"
                 )
             if total > limit:
@@ -182,7 +187,11 @@ def blocks(path: str, progress: Progress | None = None, *, limit: int = LIMIT) -
             if progress and counting.count > told:
                 progress(counting.count - told)
                 told = counting.count
-            yield data
+            held.append(data)
+            if not folded or total > FREE or total <= ratio * (counting.count - AHEAD):
+                yield from held
+                held.clear()
+        yield from held
         if not total:
             raise InputError(f"{name} is empty: export the history again")
     finally:
