@@ -20,6 +20,7 @@ from tias_slurm.slurm.command_parse import (
     may_pass,
     parse_config,
     parse_nodes,
+    parse_pinned,
     parse_site_factors,
 )
 from tias_slurm.slurm.command_queue import (
@@ -374,8 +375,18 @@ def test_nodes() -> None:
 def test_nothing_raises_on_text(text: str) -> None:
     assert len(parse_nodes(text).name) == len(parse_nodes(text).gpus)
     assert isinstance(parse_site_factors(text), dict)
+    assert isinstance(parse_pinned(text), dict)
     assert classify(text) in ("refused", "gone", "no rights", "retry")
     assert isinstance(all_failed(text, "0-3"), bool)
+
+
+def test_explicit_priorities() -> None:
+    """Lines as sprio printed them; the two of job 9 by 22.05."""
+    assert parse_pinned(
+        "3|625|0.00000014551915|0\n 4|7777|7777.00000000000000|0\n5|1|1.00000000000000|0\n"
+        "6|1|0.00000000023283|20000\n7|4294967295|1.00000000000000|-5000000\n"
+        "9|1|0.00000000023283|-2147483648\n9|1|0.00000000023283|-2147483648\nJOBID|PRIORITY|PRIORITY|NICE\n"
+    ) == {3: False, 4: True, 5: True, 6: False, 7: False, 9: True}
 
 
 def test_site_factors() -> None:

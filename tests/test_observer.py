@@ -52,6 +52,8 @@ def test_an_ordinary_waiting_job():
         ({"reason": "Reservation"}, "waits for what priority cannot give"),
         ({"reason": "JobArrayTaskLimit"}, "waits for what priority cannot give"),
         ({"reason": "a reason that a later Slurm invents"}, "waits for what priority cannot give"),
+        ({"reason": "ReqNodeNotAvail, Reserved for maintenance"}, "waits for what priority cannot give"),
+        ({"reason": "None", "eligible": np.nan}, "not eligible yet"),
     ],
 )
 def test_not_writable(job, why):
@@ -73,6 +75,8 @@ def test_reasons_that_priority_helps(reason):
     [
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions",
         "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions",
+        "ReqNodeNotAvail, May be reserved for other job",
+        "ReqNodeNotAvail, UnavailableNodes:n1",
     ],
 )
 def test_texts_in_place_of_a_reason(reason):

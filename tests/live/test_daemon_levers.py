@@ -8,16 +8,20 @@ import pytest
 from daemon_bed import CALM, URGENT, Site, lever_value, nice, priority, update, updates
 from live_bed import run, wait_for
 
-LEVERS = ("nice", "site_factor", "priority")
-
 
 def in_slurms_order(jobs: list[int]) -> list[int]:
     """Waiting jobs as Slurm will look at them: by priority, then by id."""
     return sorted(jobs, key=lambda job: (-priority(job), job))
 
 
-@pytest.mark.core
-@pytest.mark.parametrize("kind", LEVERS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("nice", marks=pytest.mark.core),
+        "site_factor",
+        pytest.param("priority", marks=pytest.mark.core),
+    ],
+)
 def test_slurm_starts_the_jobs_in_the_order_planned(site: Site, kind: str) -> None:
     site.lever(kind)
     blocker, order = site.block(), site.order()
