@@ -27,8 +27,19 @@ dry-run: .venv/ready
 	$(BIN)/tias-slurm dry-run examples/cluster-export.txt.gz --nodes examples/nodes.txt \
 	  --timezone Europe/Berlin --out $(OUT)
 
+# the tests of the host, then the core of the live tests on real Slurms (as root; says so where it cannot)
 test: .venv/ready
 	$(BIN)/python -m pytest -q
+	$(BIN)/python contrib/live_tests.py core
+
+# everything, on all three Slurms: half an hour and more
+test-full: .venv/ready
+	$(BIN)/python -m pytest -q
+	$(BIN)/python contrib/live_tests.py full
+
+# the live tests alone
+test-live: .venv/ready
+	$(BIN)/python contrib/live_tests.py core
 
 lint: .venv/ready
 	$(BIN)/ruff check .
