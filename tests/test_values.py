@@ -255,3 +255,9 @@ def test_state_lists(words: list[str], word: str) -> None:
 def test_state_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not a job state"):
         values.parse_state(text)
+
+
+def test_a_count_beyond_all_clusters_is_none():
+    with pytest.raises(ValueError, match="not a count"):
+        values.parse_count("99999999999999999999")
+    assert values.as_ints(np.array([3.0, np.nan, np.inf, 1e25])).tolist() == [3, 0, 0, 10**15]

@@ -74,6 +74,10 @@ MOST_GPUS = 10_000_000
 Count = float  # NaN: not said
 
 
+# no cluster has more of anything that is counted
+MOST = 1e15
+
+
 def parse_count(text: str) -> Count:
     """A count such as `16`, `2K` (2048) or `0.00K`. NaN for nothing. Raises ValueError."""
     text = text.strip()
@@ -83,7 +87,11 @@ def parse_count(text: str) -> Count:
     if m is None or len(text) > 30:
         raise ValueError("not a count")
     value = float(m[1]) * _POWER[m[2].upper() or " "]
-    return NAN if value in NO_VALUE else value
+    if value in NO_VALUE:
+        return NAN
+    if value > MOST:
+        raise ValueError("not a count")
+    return value
 
 
 def parse_memory(text: str) -> tuple[float, str]:
@@ -249,5 +257,5 @@ def numbers(texts: Sequence[str], memo: Memo[float]) -> tuple[Floats, npt.NDArra
 
 
 def as_ints(values: Floats) -> Ints:
-    """Counts as integers; 0 where unknown."""
-    return np.nan_to_num(values, nan=0.0, posinf=0.0).astype(np.int64)
+    """Counts as integers; 0 where unknown, MOST where they are larger than any."""
+    return np.clip(np.nan_to_num(values, nan=0.0, posinf=0.0), -MOST, MOST).astype(np.int64)
