@@ -36,10 +36,11 @@ def testbed(*arguments: str) -> int:
 
 def run(release: str, options: tuple[str, ...], marker: str | None) -> str:
     """Tests of one release: "passed", "failed", or "not run"."""
-    name = f"tests{release.replace('.', '')}"
+    # two runs at once must not end each other's clusters
+    name = f"tests{release.replace('.', '')}-{os.getpid()}"
     began = time.monotonic()
-    testbed("down", "--name", name)
     if testbed("up", "--slurm", release, "--name", name, *options) != 0:
+        testbed("down", "--name", name)
         return "not run"
     say(f"Slurm {release} is up after {time.monotonic() - began:.0f} s")
     chosen = ("-m", marker) if marker else ()
