@@ -10,7 +10,7 @@ from worlds import job_table, occupancy, snapshot
 
 from tias_slurm import preemption
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.levers import ExactLever
+from tias_slurm.levers import ExactLever, NiceLever
 from tias_slurm.placement import find_nodes, occupy
 from tias_slurm.planner import Limits, Planner
 from tias_slurm.policy.base import Ranking
@@ -241,6 +241,20 @@ class TestWrites:
         assert plan.held_back == 2
         assert self.plan(lever=0.0, level=[0, 1], limits=limits).held_back == 0
         assert self.plan(lever=0.0, level=[1, 1], limits=Limits(max_writes=0)).write.tolist() == []
+
+    def test_what_is_off_by_no_more_than_the_dead_band_is_left_alone(self):
+        steps = np.array([0.0, 1.0, 2.0, 3.0])
+        lever = NiceLever(levels=4, urgency_steps=1, site_weights=9)  # a step is worth 10
+        jobs = job_table(4, lever=lever.target(np.zeros(4), _ranks([0, 0, 0, 0])))
+        for band, written in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
+            planner = Planner(lever, Limits(dead_band_steps=band))
+            plan = planner.plan(snapshot(0.0, jobs), np.zeros(4), np.zeros(4, dtype=int), _ranks(steps))
+            assert plan.write.tolist() == written
+
+
+def _ranks(level):
+    """Ranks by level alone."""
+    return Ranking(np.asarray(level, dtype=int), np.ones(4), np.ones(4, dtype=bool), {})
 
 
 # -- against trying everything

@@ -32,6 +32,7 @@ def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> L
     """The budgets of one cycle. `max_writes`: another one than the configured."""
     r = config.requeue
     return Limits(
+        dead_band_steps=config.planner.dead_band_steps,
         max_writes=config.planner.max_writes_per_cycle if max_writes is None else max_writes,
         requeue=requeue,
         min_run_s=r.min_run_s,

@@ -229,6 +229,9 @@ class Requeue(Section):
 class Planner(Section):
     """Budgets of one cycle."""
 
+    dead_band_steps: int = Field(
+        0, ge=0, le=256, description="a value that is off by no more steps of urgency than this is left alone"
+    )
     max_writes_per_cycle: int = Field(1000, ge=0, description="jobs that one cycle may write")
 
 

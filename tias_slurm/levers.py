@@ -25,6 +25,10 @@ class Lever(Protocol):
         """The field's name."""
 
     @property
+    def unit(self) -> float:
+        """What one step is worth in the field."""
+
+    @property
     def strict(self) -> bool:
         """Whether a better level always beats what the site's own priority adds."""
 
@@ -117,6 +121,7 @@ class ExactLever:
     with as their papers state them."""
 
     kind = "order"
+    unit = 0.0
     strict = True
 
     def target(self, found: Floats, ranking: Ranking) -> Floats:

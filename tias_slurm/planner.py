@@ -17,6 +17,7 @@ class Limits:
     """Budgets of one cycle, and what protects a running job."""
 
     max_writes: int = 1000
+    dead_band_steps: int = 0  # a value that is off by no more steps than this is left as it is
     requeue: bool = False
     min_run_s: float = 600.0
     max_requeues_per_job: int = 8
@@ -54,7 +55,8 @@ class Planner:
         jobs = snapshot.jobs
         target = self.lever.target(found, ranking)
         ours = jobs.writable if barred is None else jobs.writable & ~barred
-        write = np.flatnonzero(ours & (target != jobs.lever))
+        band = self.limits.dead_band_steps * self.lever.unit
+        write = np.flatnonzero(ours & (np.abs(target - jobs.lever) > band))
         held_back = max(0, len(write) - self.limits.max_writes)
         if held_back:
             # the largest change first
