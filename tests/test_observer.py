@@ -189,7 +189,8 @@ def test_ended_jobs():
         {**over, "state": "CANCELLED", "start": np.nan},  # never ran
         {**over, "state": "COMPLETED", "gpus": 0},
         {**over, "state": "COMPLETED", "submit": np.nan},
-        told=claims(5, deadline=NOW),
+        {**over, "state": "COMPLETED", "flags": "COMPLETING"},  # how it ended is not known yet
+        told=claims(6, deadline=NOW),
     )
     ended = made.snapshot.ended
     assert ended.job_id.tolist() == [100, 101]

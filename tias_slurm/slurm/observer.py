@@ -168,8 +168,12 @@ def _in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
 def _ended(
     raw: RawTable, claims: Claims, state: np.ndarray[tuple[int], np.dtype[np.str_]], over: Bools
 ) -> Ended:
-    """Jobs that ended and are still known; the caller tells which of them are news."""
+    """Jobs that ended and are still known; the caller tells which of them are news.
+
+    While a job is COMPLETING its exit code may not be known yet: a cancelled one looks COMPLETED.
+    """
     rows = np.flatnonzero(over & np.isfinite(raw.end - raw.start + raw.submit) & (raw.gpus > 0))
+    rows = np.array([r for r in rows.tolist() if "COMPLETING" not in raw.flags[r]], dtype=np.int64)
     ran = raw.end[rows] - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows])
     return Ended(
         job_id=raw.job_id[rows],
