@@ -1,5 +1,6 @@
 # make dry-run   set everything up and replay the bundled history; ends with the table and the report's path
-# make test      set everything up and pass the tests
+# make test      set everything up and pass the tests of the host
+# make test-live the core of the live tests, on real Slurms that it brings up (root, Debian); test-full: all of them
 # make lint      ruff and mypy --strict
 # make bench     speed and memory, as ratios against something known
 # make lock      renew requirements/*.txt from pyproject.toml (needs uv)
@@ -27,19 +28,16 @@ dry-run: .venv/ready
 	$(BIN)/tias-slurm dry-run examples/cluster-export.txt.gz --nodes examples/nodes.txt \
 	  --timezone Europe/Berlin --out $(OUT)
 
-# the tests of the host, then the core of the live tests on real Slurms (as root; says so where it cannot)
 test: .venv/ready
 	$(BIN)/python -m pytest -q
+
+# on real Slurms, as root on Debian: the core on 26.05 and a smoke test on 24.11 and 22.05, about seven minutes
+test-live: .venv/ready
 	$(BIN)/python contrib/live_tests.py core
 
 # everything, on all three Slurms: half an hour and more
-test-full: .venv/ready
-	$(BIN)/python -m pytest -q
+test-full: test
 	$(BIN)/python contrib/live_tests.py full
-
-# the live tests alone
-test-live: .venv/ready
-	$(BIN)/python contrib/live_tests.py core
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -23,8 +23,8 @@ _left_out: list[pytest.Item] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "core: the quick half of the tests on a real Slurm, for `make test`")
-    config.addinivalue_line("markers", "smoke: a few of them, for the releases that `make test` only touches")
+    config.addinivalue_line("markers", "core: the quick half of the tests on a real Slurm, for `make test-live`")
+    config.addinivalue_line("markers", "smoke: a few of them, for the releases that `make test-live` only touches")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
