@@ -23,8 +23,8 @@ _left_out: list[pytest.Item] = []
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "core: the quick half of the tests on a real Slurm, for `make test-live`")
-    config.addinivalue_line("markers", "smoke: a few of them, for the releases that `make test-live` only touches")
+    config.addinivalue_line("markers", "core: the quick half of the live tests, for `make test-live`")
+    config.addinivalue_line("markers", "smoke: a few of them, for the older releases in `make test-live`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
