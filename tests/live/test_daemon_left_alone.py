@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,7 +98,10 @@ def reserved(name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        run("scontrol", "delete", f"ReservationName={name}")
+        # it counts as in use until the last job that names it is gone
+        run("scancel", f"--reservation={name}")
+        delete = ("scontrol", "delete", f"ReservationName={name}")
+        wait_for(lambda: subprocess.run(delete, capture_output=True, check=False).returncode == 0)
 
 
 @pytest.mark.parametrize("kind", [pytest.param("nice", marks=pytest.mark.core), "site_factor", "priority"])
