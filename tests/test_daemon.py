@@ -16,6 +16,7 @@ from raw_queue import FACTS, NOW, Scripted, queue, waiting
 from tias_slurm import daemon as module
 from tias_slurm.daemon import Daemon, ledger_path, take_lock
 from tias_slurm.errors import InputError
+from tias_slurm.ledger import FOUND, SET
 from tias_slurm.slurm.live import AdapterError
 from tias_slurm.store import SqliteStore
 
@@ -425,3 +426,18 @@ def test_paths_are_not_made_of_what_users_write(desk):
     daemon = desk.daemon(queue({"user": "../../x", "comment": "deadline=../../y\n\x1b[2J"}))
     daemon.cycle()
     assert {f.parent for f in Path(desk.state).rglob("*")} == {desk.state}
+
+
+def test_a_dry_run_after_an_enforcing_daemon_knows_what_it_set(desk):
+    made = desk.daemon(waiting(1, comment="deadline=+3h"))
+    made.cycle()
+    (job,) = made.store.load()[0].tolist()
+    set_value = float(made.store.load()[1][0, SET])
+    made.close()
+    assert set_value < 0
+    desk.write(mode="dry-run")
+    dry = desk.daemon(waiting(1, comment="deadline=+3h", nice=int(set_value)))
+    dry.cycle()
+    assert dry.store.load()[0].tolist() == [job]
+    assert dry.store.load()[1][0, FOUND] == 0.0  # the user's own, not ours
+    assert desk.said("would write") == []

@@ -93,6 +93,7 @@ class Daemon:
             ) from None
         self._lock = take_lock(os.path.join(state, "lock"))
         c = self.config.daemon
+        self._seed()
         self.store = SqliteStore(ledger_path(self.config))
         self.adapter, why = choose(
             c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
@@ -110,6 +111,22 @@ class Daemon:
                 getattr(self, part).close()
         if self._lock is not None:
             self._lock.close()
+
+    def _seed(self) -> None:
+        """A dry run after an enforcing daemon begins with what that one knew.
+
+        Else the values that were set would pass for the users' own.
+        """
+        mine = ledger_path(self.config)
+        real = ledger_path(self.config, "enforce")
+        if mine == real or not os.path.exists(real):
+            return
+        if not os.path.exists(mine) or os.path.getmtime(mine) < os.path.getmtime(real):
+            source = SqliteStore(real)
+            try:
+                source.copy_to(mine)
+            finally:
+                source.close()
 
     def _check_lever(self) -> None:
         """A ledger knows the values of one lever; another one needs the first to be undone."""
@@ -351,9 +368,10 @@ def _value(config: Config, key: str) -> object:
     return getattr(getattr(config, section), name)
 
 
-def ledger_path(config: Config) -> str:
-    """The ledger of this mode: a dry run's would-be values are kept apart from real ones."""
-    name = "ledger.sqlite" if config.daemon.mode == "enforce" else "ledger-dry-run.sqlite"
+def ledger_path(config: Config, mode: str | None = None) -> str:
+    """The ledger of a mode (None: the configured one): would-be values are kept apart from real ones."""
+    enforce = (mode or config.daemon.mode) == "enforce"
+    name = "ledger.sqlite" if enforce else "ledger-dry-run.sqlite"
     return os.path.join(config.daemon.state_dir, name)
 
 

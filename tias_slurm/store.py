@@ -97,6 +97,18 @@ class SqliteStore:
             self._db.execute(f"PRAGMA application_id={_MARK}")
             self._db.execute(f"PRAGMA user_version={SCHEMA}")
 
+    def copy_to(self, path: str) -> None:
+        """Make the ledger at `path` the same as this one. Raises InputError."""
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
+            other = sqlite3.connect(path, timeout=10.0)
+            try:
+                self._db.backup(other)
+            finally:
+                other.close()
+        except (sqlite3.Error, OSError) as error:
+            raise InputError(f"{printable(path, 300)}: cannot be written: {error}") from None
+
     def close(self) -> None:
         """Let go of the file."""
         self._db.close()
