@@ -266,3 +266,20 @@ def test_failures_are_one_line(
     assert capsys.readouterr().err == "testbed: what to run? testbed exec -- CMD\n"
     assert main(["status"]) == 0
     assert capsys.readouterr().out == "nothing is up\n"
+
+
+def test_the_mirror_is_the_machines_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TIAS_TESTBED_MIRROR", raising=False)
+    with pytest.raises(roots.TestbedError, match="TIAS_TESTBED_MIRROR"):
+        roots.mirror(tmp_path)
+    (tmp_path / "sources.list").write_text(
+        "# deb http://no.example/debian x main\ndeb [arch=amd64] http://a.example/debian/ x main\n"
+    )
+    assert roots.mirror(tmp_path) == "http://a.example/debian"
+    (tmp_path / "sources.list").unlink()
+    (tmp_path / "sources.list.d").mkdir()
+    text = "Types: deb\nURIs: http://b.example/debian-security\n\nTypes: deb\nURIs: http://b.example/debian\n"
+    (tmp_path / "sources.list.d" / "debian.sources").write_text(text)
+    assert roots.mirror(tmp_path) == "http://b.example/debian"
+    monkeypatch.setenv("TIAS_TESTBED_MIRROR", "http://c.example/d")
+    assert roots.mirror(tmp_path) == "http://c.example/d"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,6 @@ from bed.mounts import remove_tree
 from bed.proc import debian_environment, last_line, locked, run, step
 from bed.releases import Release
 
-MIRROR = os.environ.get("TIAS_TESTBED_MIRROR", "http://deb.debian.org/debian")
 # people who submit jobs; the daemon's account, an Operator where there is accounting
 USERS = ("alice", "bob", "carol")
 DAEMON_USER = "tias"
@@ -37,9 +37,24 @@ _DPKG_FILES = {
 }
 
 
+def mirror(sources: Path = Path("/etc/apt")) -> str:
+    """The Debian mirror that this machine itself uses, unless TIAS_TESTBED_MIRROR names another."""
+    if named := os.environ.get("TIAS_TESTBED_MIRROR"):
+        return named
+    files = [sources / "sources.list", *sorted((sources / "sources.list.d").glob("*"))]
+    for file in files:
+        text = file.read_text("utf-8", "replace") if file.is_file() else ""
+        for found in re.finditer(r"^(?:URIs:|deb\s(?:\s*\[[^]]*\])?)\s*(\S+)", text, re.MULTILINE):
+            if "security" not in found[1] and "debian" in found[1]:
+                return found[1].rstrip("/")
+    raise TestbedError("no Debian mirror in /etc/apt; name one in TIAS_TESTBED_MIRROR")
+
+
 def root_key(release: Release) -> str:
     """What a cached root depends on, as a short hash."""
-    recipe = json.dumps([_RECIPE, release.suite, release.packages, MIRROR, USERS, {**_FILES, **_DPKG_FILES}])
+    recipe = json.dumps(
+        [_RECIPE, release.suite, release.packages, mirror(), USERS, {**_FILES, **_DPKG_FILES}]
+    )
     return hashlib.sha256(recipe.encode()).hexdigest()[:12]
 
 
@@ -75,7 +90,7 @@ def _fill(layout: Layout, release: Release, half: Path, log: Path) -> None:
         script = scripts / release.suite if (scripts / release.suite).exists() else scripts / "sid"
         # in a mount namespace of its own: what debootstrap mounts ends with it, whatever happens
         words = ["unshare", "--mount", "--pid", "--fork", "--kill-child", "--"]
-        words += ["debootstrap", "--variant=minbase", release.suite, str(half), MIRROR, str(script)]
+        words += ["debootstrap", "--variant=minbase", release.suite, str(half), mirror(), str(script)]
         run(words, log, f"debootstrap of Debian {release.suite}", debian_environment())
     _write_files(half, _FILES)
     with step(f"Slurm {release.slurm} and what it needs, as Debian's packages"):
