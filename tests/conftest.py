@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
+from command import Cli, run, write_history, write_trace
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +24,21 @@ def shared_data() -> Path:
             pytest.fail(missing)
         pytest.skip(missing)
     return found
+
+
+@pytest.fixture
+def cli(tmp_path: Path) -> Cli:
+    """The command, run in a directory of its own."""
+    return partial(run, tmp_path)
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    """A small export."""
+    return write_history(tmp_path)
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """A small trace."""
+    return write_trace(tmp_path)

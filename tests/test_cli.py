@@ -10,12 +10,11 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from command import T0, Cli, export, row, run, write_history, write_trace
+from command import T0, Cli, export, row
 from reference_simulators import simulate
 
 COMMAND = [sys.executable, "-c", "from tias_slurm.cli import main; main()"]
@@ -24,21 +23,6 @@ POLICY_KEYS = {
     *("deadline_jct_mean_s", "non_deadline_jobs", "jct_mean_s", "jct_median_s", "jct_p95_s", "wait_mean_s"),
     *("gpu_utilisation", "requeues", "gpu_hours_lost", "writes", "unfinished"),
 }
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return partial(run, tmp_path)
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Path:
-    return write_history(tmp_path)
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    return write_trace(tmp_path)
 
 
 # --- what it prints

@@ -10,30 +10,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import HEADER, T0, Cli, Done, row, run, write_history, write_trace
+from command import HEADER, T0, Cli, Done, row
 
 COMMAND = [sys.executable, "-c", "from tias_slurm.cli import main; main()"]
 EXAMPLES = Path(__file__).parents[1] / "examples"
-
-
-@pytest.fixture
-def cli(tmp_path: Path) -> Cli:
-    return partial(run, tmp_path)
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Path:
-    return write_history(tmp_path)
-
-
-@pytest.fixture
-def trace(tmp_path: Path) -> Path:
-    return write_trace(tmp_path)
 
 
 # --- how it refuses

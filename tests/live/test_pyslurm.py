@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from live_bed import run, shown, wait_for
 
 from tias_slurm.errors import InputError
 from tias_slurm.slurm.choose import choose
@@ -33,25 +34,6 @@ pytestmark = pytest.mark.skipif(
 )
 Submit = Callable[..., int]
 BUSY = "while :; do sleep 1; done"
-
-
-def run(*argv: str | bytes) -> str:
-    done = subprocess.run(argv, capture_output=True, timeout=60, check=True)
-    return done.stdout.decode("utf-8", "replace")
-
-
-def shown(job_id: int, key: str) -> str:
-    """One field of `scontrol show job`."""
-    found = re.search(rf"(?:^|\s){key}=(\S*)", run("scontrol", "-o", "show", "job", str(job_id)))
-    assert found, key
-    return found[1]
-
-
-def wait_for(what: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "not in time"
-        time.sleep(0.1)
 
 
 def row(table: RawTable, job_id: int) -> int:
