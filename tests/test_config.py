@@ -80,6 +80,11 @@ def test_overrides_are_the_policys_words(name: str) -> None:
         "hopeless_chance": 0.9,
         "overdue": "best-effort",
         "queue_urgency": "edf",
+        "slot_share": 0.3,
+        "slot_window_s": 7200,
+        "starving_s": 0,
+        "starving_share": 0.2,
+        "size_hint": "time-limit",
     }
     found = Config.model_validate({"policy": {"preset": name, **values}})
     overrides = found.policy.overrides()

@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from worlds import job_table, snapshot
+from worlds import job_table, plan, snapshot
 
 from tias_slurm.jobs import PENDING, RUNNING, Ended
 from tias_slurm.ledger import Ledger
+from tias_slurm.planner import Applied
 from tias_slurm.policy.learning import BINS
 
 NOBODY = np.empty(0, dtype=int)
@@ -36,7 +37,7 @@ def test_a_new_job():
     assert known.gpus.tolist() == [4.0]
     assert known.running.tolist() == known.claim_lost.tolist() == [False]
     assert ledger.found.tolist() == [50.0]
-    assert ledger.requeues.tolist() == [0]
+    assert ledger.history().requeues.tolist() == [0]
 
 
 def test_service_grows_with_the_run():
@@ -47,10 +48,12 @@ def test_service_grows_with_the_run():
     assert (known.executed[0], known.attained[0]) == (360.0, 1440.0)
 
 
-def requeued(ledger, *, ran=1500.0, checkpoint=600.0, now=2000.0):
+def requeued(ledger, *, ran=1500.0, checkpoint=600.0, now=2000.0, **columns):
     """Seen running for `ran`, then waiting again with a new submit time."""
-    ledger.remember(snapshot(now, one(state=RUNNING, submit=100.0, run_time=ran, checkpoint=checkpoint)))
-    return ledger.remember(snapshot(now + 60, one(submit=now, restarts=1, checkpoint=checkpoint)))
+    ledger.remember(
+        snapshot(now, one(state=RUNNING, submit=100.0, run_time=ran, checkpoint=checkpoint, **columns))
+    )
+    return ledger.remember(snapshot(now + 60, one(submit=now, restarts=1, checkpoint=checkpoint, **columns)))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +104,7 @@ def test_the_value_found_is_the_users_not_ours():
     ledger.remember(snapshot(0.0, one(lever=20.0)))
     before = snapshot(30.0, one(lever=50.0))
     ledger.remember(before)  # until we write, the value is the user's, whatever it becomes
-    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
+    ledger.intend(before, plan([0], [-300.0]))
     ledger.remember(snapshot(60.0, one(lever=-300.0)))
     assert ledger.found.tolist() == [50.0]
 
@@ -110,7 +113,7 @@ def test_a_value_that_nobody_of_us_set_is_a_persons():
     ledger = Ledger()
     before = snapshot(30.0, one(lever=50.0))
     ledger.remember(before)
-    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
+    ledger.intend(before, plan([0], [-300.0]))
     for lever, persons in ((50.0, False), (-300.0, False), (-299.0, True), (0.0, True)):
         after = snapshot(60.0, one(lever=lever))
         ledger.remember(after)
@@ -121,7 +124,7 @@ def test_tasks_split_off_an_array_keep_what_is_known_of_it():
     ledger = Ledger()
     before = snapshot(30.0, one(job_id=7, submit=10.0, lever=5.0, array_id=7))
     ledger.remember(before)
-    ledger.intend(before, np.array([0]), np.array([-300.0]), NOBODY)
+    ledger.intend(before, plan([0], [-300.0]))
     tasks = job_table(
         3, job_id=[7, 8, 9], submit=[10.0, 10.0, 10.0], lever=[-300.0, -300.0, -20.0], array_id=7
     )
@@ -145,7 +148,7 @@ def test_an_id_used_again_is_another_job():
 def test_what_slurm_refused_is_not_tried_until_the_next_run():
     ledger = Ledger()
     ledger.remember(snapshot(100.0, one(submit=50.0)))
-    ledger.refuse(np.array([0]), 100.0)
+    ledger.applied(Applied(np.array([0]), NOBODY), 100.0)
     ledger.remember(snapshot(160.0, one(submit=50.0)))
     assert ledger.refused.tolist() == [True]
     ledger.remember(snapshot(900.0, one(submit=800.0, restarts=1)))
@@ -157,11 +160,11 @@ def test_own_requeues_are_counted_by_job():
     two = job_table(2, job_id=[3, 9], state=RUNNING)
     now = snapshot(0.0, two)
     ledger.remember(now)
-    ledger.intend(now, NOBODY, np.empty(0), np.array([1]))
+    ledger.intend(now, plan(victims=[1]))
     now = snapshot(60.0, job_table(3, job_id=[3, 5, 9]))
     ledger.remember(now)
-    ledger.intend(now, NOBODY, np.empty(0), np.array([2]))
-    assert ledger.requeues.tolist() == [0, 0, 2]
+    ledger.intend(now, plan(victims=[2]))
+    assert ledger.history().requeues.tolist() == [0, 0, 2]
 
 
 def test_jobs_leave_and_enter():
@@ -198,7 +201,7 @@ def test_a_queue_that_empties_and_fills_again():
     known = ledger.remember(snapshot(4000.0, one(submit=3900.0, restarts=1)))
     assert known.first_submit.tolist() == [3900.0]  # forgotten: the id may be another job
     assert known.attained.tolist() == [0.0]
-    assert ledger.requeues.tolist() == [0]
+    assert ledger.history().requeues.tolist() == [0]
 
 
 def test_restarts_before_the_first_look_are_no_loss_of_ours():
@@ -228,7 +231,7 @@ class TestLearning:
 
     def test_the_window_is_from_the_first_submit_and_all_runs_count(self):
         ledger = Ledger()
-        requeued(ledger)  # first submit 100; 1200 s saved
+        requeued(ledger, deadline=10_100.0)  # first submit 100; 1200 s saved
         done = ended((7, 2000.0, 100.0 + 10_000.0, 3800.0, True))
         ledger.remember(snapshot(9000.0, job_table(0), ended=done))
         assert ledger.learner.counts[1, 25] == 1  # 5,000 s of 10,000 s

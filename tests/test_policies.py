@@ -23,7 +23,7 @@ def names(text, *, is_trace=True, preemption=None):
 def test_all_that_was_promised_is_there():
     promised = (
         "recorded fifo multifactor deadline-qos edf las aemon tias tias:jct-first tias:wide-fair "
-        "tias:balanced tias:guard oracle-srtf oracle-laxity fifo-strict fifo-fit srtf srsf"
+        "tias:balanced tias:guard tias:slots oracle-srtf oracle-laxity fifo-strict fifo-fit srtf srsf"
     )
     assert set(promised.split()) == set(ENTRIES)
     future = {name for name, entry in ENTRIES.items() if not entry.realisable}

@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import job_table, occupancy, snapshot
+from worlds import history, job_table, occupancy, ranking, snapshot
 
 from tias_slurm import preemption
 from tias_slurm.jobs import PENDING, RUNNING
 from tias_slurm.levers import ExactLever, NiceLever
 from tias_slurm.placement import find_nodes, occupy
 from tias_slurm.planner import Limits, Planner
-from tias_slurm.policy.base import Ranking
 
 NODE = (8, 64, 1000)
 
@@ -168,11 +167,10 @@ class TestPlanner:
         jobs = job_table(3, **given)
         room = occupancy([NODE], [(1, 4, 0, 0)] * 3, {0: [0], 1: [0]})
         planner = Planner(ExactLever(), limits or Limits(requeue=True))
-        order = Ranking(np.array(level or [1, 1, 0]), np.ones(3), np.ones(3, dtype=bool), {})
+        order = ranking(level or [1, 1, 0])
         plan = planner.plan(
             snapshot(5000.0, jobs, room=room),
-            np.zeros(3),
-            np.broadcast_to(np.asarray(requeues, dtype=np.int64), 3),
+            history(3, requeues=requeues),
             order,
         )
         assert plan.beneficiaries.tolist() == [2] * len(plan.victims)
@@ -196,9 +194,9 @@ class TestPlanner:
     def test_jobs_without_gpus_are_left_alone(self):
         jobs = job_table(2, state=[RUNNING, PENDING], gpus=[0, 1], run_time=[5000.0, 0.0])
         room = occupancy([NODE], [(1, 0, 64, 0), (1, 1, 8, 0)], {0: [0]})
-        order = Ranking(np.array([1, 0]), np.ones(2), np.ones(2, dtype=bool), {})
+        order = ranking([1, 0])
         planner = Planner(ExactLever(), Limits(requeue=True))
-        plan = planner.plan(snapshot(9000.0, jobs, room=room), np.zeros(2), np.zeros(2, dtype=int), order)
+        plan = planner.plan(snapshot(9000.0, jobs, room=room), history(2), order)
         assert plan.victims.tolist() == []
 
     def test_a_job_that_cannot_start_preempts_nobody(self):
@@ -220,10 +218,10 @@ class TestWrites:
     def plan(self, *, lever, level, limits=None, state=PENDING, gpus=1, found=0.0):
         n = len(level)
         jobs = job_table(n, lever=lever, state=state, gpus=gpus)
-        order = Ranking(np.array(level), np.ones(n), np.ones(n, dtype=bool), {})
+        order = ranking(level)
         planner = Planner(ExactLever(), limits or Limits())
         found = np.broadcast_to(np.asarray(found, dtype=float), n)
-        return planner.plan(snapshot(0.0, jobs), found, np.zeros(n, dtype=int), order)
+        return planner.plan(snapshot(0.0, jobs), history(n, found=found), order)
 
     def test_only_what_changes(self):
         plan = self.plan(lever=[0.0, 0.0, 2.0**40], level=[0, 1, 1])
@@ -248,13 +246,13 @@ class TestWrites:
         jobs = job_table(4, lever=lever.target(np.zeros(4), _ranks([0, 0, 0, 0])))
         for band, written in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
             planner = Planner(lever, Limits(dead_band_steps=band))
-            plan = planner.plan(snapshot(0.0, jobs), np.zeros(4), np.zeros(4, dtype=int), _ranks(steps))
+            plan = planner.plan(snapshot(0.0, jobs), history(4), _ranks(steps))
             assert plan.write.tolist() == written
 
 
 def _ranks(level):
     """Ranks by level alone."""
-    return Ranking(np.asarray(level, dtype=int), np.ones(4), np.ones(4, dtype=bool), {})
+    return ranking(level)
 
 
 # -- against trying everything

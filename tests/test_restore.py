@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from raw_queue import NOW, Scripted, queue, running, waiting
-from worlds import job_table, snapshot
+from worlds import job_table, plan, snapshot
 
 from tias_slurm.ledger import Ledger
 from tias_slurm.restore import restore, summary
@@ -32,7 +32,7 @@ def wrote(store, *, found, nice=None, ours=OURS, jobs=None):
         job_table(n, job_id=ids, submit=NOW - 600, lever=found, nice=found if nice is None else nice),
     )
     book.remember(shown)
-    book.intend(shown, np.arange(n), np.full(n, ours), NOBODY)
+    book.intend(shown, plan(np.arange(n), np.full(n, ours)))
 
 
 def put_back(store, adapter, field="nice"):
@@ -95,7 +95,7 @@ def test_a_value_from_between_two_writes_of_ours(store):
     for lever, new in ((50.0, -300.0), (-300.0, -500.0)):
         shown = snapshot(NOW - 60, job_table(1, job_id=[100], submit=NOW - 600, lever=lever, nice=lever))
         book.remember(shown)
-        book.intend(shown, np.array([0]), np.array([new]), NOBODY)
+        book.intend(shown, plan([0], [new]))
     assert put_back(store, Scripted(waiting(1, nice=-300))) == ({100: "restored"}, [(100, "nice", 50)])
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import job_table, snapshot
+from worlds import job_table, plan, snapshot
 
 from tias_slurm import ledger
 from tias_slurm.errors import InputError
@@ -176,7 +176,7 @@ def intended(path):
     book = Ledger(store)
     shown = snapshot(100.0, job_table(2, job_id=[7, 8], lever=[50.0, 0.0], nice=[50.0, 0.0]))
     book.remember(shown)
-    book.intend(shown, np.array([0]), np.array([-300.0]), NOBODY)
+    book.intend(shown, plan([0], [-300.0]))
     return store
 
 
@@ -223,7 +223,7 @@ def test_what_cannot_be_kept_is_not_sent(path):
     other.execute("BEGIN IMMEDIATE")
     store._db.execute("PRAGMA busy_timeout=10")
     with pytest.raises(LedgerError, match="locked"):
-        book.intend(shown, np.array([0]), np.array([-300.0]), NOBODY)
+        book.intend(shown, plan([0], [-300.0]))
     other.execute("ROLLBACK")
     other.close()
     assert np.isnan(again(path)[1][0, SET])

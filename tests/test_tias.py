@@ -296,7 +296,7 @@ anyone = {
 @given(**anyone, overdue=st.sampled_from(["last", "best-effort"]))
 def test_any_ranking_is_sound(jobs, name, kind, survival, overdue):
     policy = Tias(preset(name, queue_urgency=kind, overdue=overdue))
-    before = {k: getattr(jobs, k).copy() for k in jobs.__dataclass_fields__}
+    before = {k: np.copy(getattr(jobs, k)) for k in jobs.__dataclass_fields__}
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         ranking = policy.rank(NOW, jobs, survival)
@@ -334,8 +334,9 @@ def test_a_job_is_ranked_by_itself_alone(jobs, name, kind, survival, seed):
     mixed = policy.rank(NOW, take(jobs, rows), survival)
     assert np.array_equal(mixed.level, whole.level[rows])
     assert np.array_equal(mixed.urgency, whole.urgency[rows])
-    alone = policy.rank(NOW, take(jobs, rows[:1]), survival)
-    assert alone.level[0] == whole.level[rows[0]]
+    if name != "slots":  # where a holder's place depends on who else wants one
+        alone = policy.rank(NOW, take(jobs, rows[:1]), survival)
+        assert alone.level[0] == whole.level[rows[0]]
 
 
 windows = st.floats(10 * HOUR, 30 * DAY)

@@ -6,7 +6,9 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.config import Config
-from tias_slurm.jobs import RUNNING, Ended, JobTable, Occupancy, RankInput, Snapshot
+from tias_slurm.jobs import RUNNING, Ended, History, JobTable, Occupancy, RankInput, Snapshot
+from tias_slurm.planner import Plan
+from tias_slurm.policy.base import Ranking
 from tias_slurm.replay.dry_run import Options, Run
 from tias_slurm.replay.policies import parse
 from tias_slurm.replay.workload import Refusals, Workload
@@ -35,12 +37,48 @@ def rank_input(
         executed=executed.astype(float),
         attained=executed * gpus if attained is None else np.atleast_1d(np.asarray(attained, dtype=float)),
         claim_lost=claim_lost.astype(bool),
+        since=first_submit.astype(float),
+        time_limit=np.full(len(gpus), np.inf),
+        slot=np.zeros(len(gpus), dtype=bool),
+        front=np.zeros(len(gpus), dtype=bool),
+        capacity=1000.0,
     )
 
 
 def take(jobs, rows):
     """The rows of a RankInput, in that order."""
-    return RankInput(**{name: getattr(jobs, name)[rows] for name in RankInput.__dataclass_fields__})
+    columns = {name: getattr(jobs, name) for name in RankInput.__dataclass_fields__}
+    return RankInput(**{k: v if np.ndim(v) == 0 else v[rows] for k, v in columns.items()})
+
+
+def ranking(level, *, urgency=None, site_order=True, front=False):
+    """A ranking as a policy would make it."""
+    n = len(level)
+    nobody = np.zeros(n, dtype=bool)
+    return Ranking(
+        np.asarray(level, dtype=np.int64),
+        np.ones(n) if urgency is None else np.asarray(urgency, dtype=float),
+        np.broadcast_to(site_order, n).copy(),
+        {},
+        nobody,
+        nobody,
+        np.broadcast_to(front, n).copy(),
+    )
+
+
+def history(n, *, found=0.0, requeues=0, requeued_at=np.nan, preempted_at=np.nan):
+    """What a ledger remembers of n jobs."""
+    columns = (found, float), (requeues, np.int64), (requeued_at, float), (preempted_at, float)
+    return History(*(np.broadcast_to(np.asarray(v, dtype=t), n).copy() for v, t in columns))
+
+
+def plan(write=(), new=(), victims=(), beneficiaries=None):
+    """A plan of these rows; without beneficiaries the first row gets what is freed."""
+    rows = [np.asarray(x, dtype=np.int64) for x in (write, victims)]
+    if beneficiaries is None:
+        beneficiaries = np.zeros(len(rows[1]), dtype=np.int64)
+    values = np.asarray(new, dtype=float)
+    return Plan(rows[0], np.zeros(len(values)), values, rows[1], np.asarray(beneficiaries), 0)
 
 
 def job_table(n, **columns):
@@ -59,6 +97,10 @@ def job_table(n, **columns):
         "can_start": True,
         "nice": 0.0,
         "array_id": 0,
+        "time_limit": np.inf,
+        "since": 0.0,
+        "user": 0,
+        "account": 0,
     }
     types = {
         "job_id": int,
@@ -69,8 +111,11 @@ def job_table(n, **columns):
         "can_start": bool,
         "writable": bool,
         "array_id": int,
+        "user": int,
+        "account": int,
     }
     given |= columns
+    given.setdefault("weight", given["gpus"])
     given.setdefault("writable", (np.asarray(given["state"]) == 0) & (np.asarray(given["gpus"]) > 0))
     return JobTable(**{k: np.broadcast_to(v, n).astype(types.get(k, float)) for k, v in given.items()})
 
@@ -115,7 +160,8 @@ def snapshot(now, jobs, *, ended=NO_JOBS_ENDED, room=None, order=None):
     n = len(jobs)
     room = room or occupancy([(8, 64, 1000)], [(1, 1, 0, 0)] * n, {})
     assert (room.count > 0).sum() <= (jobs.state == RUNNING).sum()
-    return Snapshot(now, jobs, np.zeros(n) if order is None else order, np.arange(n), ended, room)
+    order = np.zeros(n) if order is None else order
+    return Snapshot(now, jobs, order, np.arange(n), ended, room, ("ann",), ("lab",))
 
 
 def workload(rows, *, trace=True):

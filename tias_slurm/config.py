@@ -10,6 +10,7 @@ import difflib
 import functools
 import itertools
 import os
+import signal
 import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, NamedTuple
@@ -53,6 +54,12 @@ def _comment_key(value: object) -> object:
     return value
 
 
+def _signal_name(value: object) -> object:
+    if isinstance(value, str) and f"SIG{value}" not in signal.Signals.__members__:
+        raise ValueError("is no signal that this machine knows (write TERM, USR1, ...)")
+    return value
+
+
 def _zone_name(value: object) -> object:
     if isinstance(value, str) and value:
         try:
@@ -64,6 +71,10 @@ def _zone_name(value: object) -> object:
 
 Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_tuple)]
 Thresholds = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_tuple)]
+
+
+Shares = dict[str, Annotated[float, Field(gt=0, le=1)]]
+Weights = dict[str, Annotated[float, Field(gt=0, le=1000)]]
 
 
 class Section(BaseModel):
@@ -99,6 +110,22 @@ class Deadlines(Section):
         gt=0,
         description="a deadline further than this from the first submit is refused; unset: no limit",
     )
+    max_changes: int = Field(
+        3, ge=0, description="how often a job may change its deadline; further changes are refused"
+    )
+    quota_rate: float | None = Field(
+        None,
+        gt=0,
+        le=10,
+        description="GPU time that an account may use under deadlines, over its share of the cluster; "
+        "unset: no quota",
+    )
+    quota_burst_s: float = Field(
+        259_200.0, gt=0, description="an account saves up its quota for as long as this"
+    )
+    quota_shares: Shares = Field(
+        {}, description="fair shares of accounts, by name; others share what is left equally"
+    )
 
     @check(mode="after")
     def _window(self) -> Deadlines:
@@ -110,7 +137,7 @@ class Deadlines(Section):
 class Policy(Section):
     """The preset, and single values that differ from it. Unset: the preset's."""
 
-    preset: Literal["jct-first", "wide-fair", "balanced", "guard"] = Field(
+    preset: Literal["jct-first", "wide-fair", "balanced", "guard", "slots"] = Field(
         "jct-first", description="the set of values to start from"
     )
     thresholds_gpu_s: Thresholds | None = Field(
@@ -138,6 +165,26 @@ class Policy(Section):
     )
     queue_urgency: Literal["u", "edf", "laxity", "elapsed"] = Field(
         "u", description="the order inside a level of deadline jobs"
+    )
+    slot_share: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="share of the cluster's GPUs that long deadline jobs may hold in slots; 0: no slots",
+    )
+    slot_window_s: float | None = Field(
+        None, gt=0, description="a window of at least this makes a deadline job long"
+    )
+    starving_s: float = Field(
+        604_800.0,
+        ge=0,
+        description="a job that has waited so long goes before all levels, without preempting; 0: never",
+    )
+    starving_share: float = Field(
+        0.1, ge=0, le=1, description="share of the cluster's GPUs for jobs brought to the front"
+    )
+    size_hint: Literal["none", "time-limit"] = Field(
+        "none", description="what tells the size of a job without a deadline before it has run"
     )
 
     @check(mode="after")
@@ -194,6 +241,14 @@ class Scope(Section):
     not_qos: Names = Field((), description="no job in these QOS")
 
 
+class Gpus(Section):
+    """What GPUs count for in service and urgency."""
+
+    weights: Weights = Field(
+        {}, description="weight of a GPU by type, as Slurm names it, and of a shard; 1 where unsaid"
+    )
+
+
 class Lever(Section):
     """Which field of a job carries its place, and how coarsely."""
 
@@ -212,7 +267,9 @@ class Lever(Section):
 class Requeue(Section):
     """Preemption by requeue: whether, whom, how often."""
 
-    mode: Literal["off", "on"] = Field("off", description="whether running jobs may be requeued for others")
+    mode: Literal["off", "on", "slurm"] = Field(
+        "off", description="whether running jobs may be requeued for others; slurm: by Slurm's own preemption"
+    )
     consent_default: bool = Field(False, description="consent of a job whose comment does not say requeue=")
     min_run_s: float = Field(600.0, ge=0, description="a run is left alone for this long")
     max_per_job: int = Field(8, ge=0, description="requeues of one job at most")
@@ -224,6 +281,19 @@ class Requeue(Section):
         ge=0,
         description="how often a job saves itself if its comment is silent; 0: a requeue loses the whole run",
     )
+    max_per_hour: int | None = Field(None, ge=0, description="jobs requeued in any hour; unset: no limit")
+    max_per_user_per_hour: int | None = Field(
+        None, ge=0, description="jobs of one user requeued in any hour; unset: no limit"
+    )
+    cooldown_s: float = Field(
+        300.0, ge=0, description="a job that others were requeued for has no more requeued for so long"
+    )
+    grace_s: float = Field(
+        0.0, ge=0, le=3600, description="a job is warned so long before it is requeued; 0: it is not"
+    )
+    signal: Annotated[str, BeforeValidator(_signal_name)] = Field(
+        "TERM", description="the signal that warns the job's batch script"
+    )
 
 
 class Planner(Section):
@@ -233,6 +303,15 @@ class Planner(Section):
         0, ge=0, le=256, description="a value that is off by no more steps of urgency than this is left alone"
     )
     max_writes_per_cycle: int = Field(1000, ge=0, description="jobs that one cycle may write")
+    long_share: float | None = Field(
+        None,
+        gt=0,
+        le=1,
+        description="share of the GPUs for all but near deadlines; what is over it is held; unset: all",
+    )
+    long_window_s: float = Field(
+        86_400.0, gt=0, description="a deadline job that may run longer than this counts as long"
+    )
 
 
 class Replay(Section):
@@ -256,6 +335,7 @@ class Config(Section):
     scope: Scope = Scope()  # type: ignore[call-arg]
     deadlines: Deadlines = Deadlines()  # type: ignore[call-arg]
     policy: Policy = Policy()  # type: ignore[call-arg]
+    gpus: Gpus = Gpus()  # type: ignore[call-arg]
     lever: Lever = Lever()  # type: ignore[call-arg]
     requeue: Requeue = Requeue()  # type: ignore[call-arg]
     planner: Planner = Planner()  # type: ignore[call-arg]

@@ -7,9 +7,9 @@ from typing import Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Bools, Floats, Ints, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, Snapshot
 from tias_slurm.ledger import Ledger
-from tias_slurm.planner import Plan, Planner
+from tias_slurm.planner import Applied, Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
 
 Recorder = Callable[[Snapshot, Ranking, Plan], None]
@@ -29,8 +29,8 @@ class Cluster(Protocol):
         `found`: see Ledger.
         """
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
-        """Carry the actions out, writes before requeues. Returns rows that Slurm refused to have written."""
+    def apply(self, snapshot: Snapshot, plan: Plan) -> Applied:
+        """Carry the actions out, writes before requeues."""
 
 
 class Controller:
@@ -64,20 +64,19 @@ class Controller:
         if not np.any(snapshot.jobs.state == PENDING):
             return
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
+        self.ledger.note(ranking)
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
-        plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
+        plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         if len(plan.write):
             pinned = self.cluster.pinned(snapshot, self.ledger.found)
             if pinned[plan.write].any():
                 barred |= pinned
-                plan = self.planner.plan(snapshot, self.ledger.found, self.ledger.requeues, ranking, barred)
+                plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         self.held_back = plan.held_back
         if not len(plan.write) and not len(plan.victims):
             return
-        self.ledger.intend(snapshot, plan.write, plan.new, plan.victims)
+        self.ledger.intend(snapshot, plan)
         self.writes += len(plan.write)
         if self.record is not None:
             self.record(snapshot, ranking, plan)
-        refused = self.cluster.apply(snapshot, plan)
-        if len(refused):
-            self.ledger.refuse(refused, snapshot.now)
+        self.ledger.applied(self.cluster.apply(snapshot, plan), snapshot.now)

@@ -148,7 +148,7 @@ class Daemon:
 
     def _assemble(self) -> None:
         c = self.config
-        ledger = Ledger(self.store)
+        ledger = Ledger(self.store, c.deadlines.max_changes)
         self.policy = assemble.tias(c)
         lever = assemble.lever(c, self.policy.levels, sum(self.facts.priority_weights.values()))
         if not lever.strict:

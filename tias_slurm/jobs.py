@@ -63,6 +63,11 @@ class JobTable:
     )
     nice: Floats  # as it stands; the same as `lever` where nice is the lever
     array_id: Ints  # ArrayJobId, the record that a task was split from; 0: no array
+    weight: Floats  # what all of its GPUs count for in service and urgency, in GPUs
+    time_limit: Floats  # seconds; inf: none
+    since: Floats  # when it could first have started in this spell of waiting, epoch s
+    user: Ints  # row in Snapshot.users
+    account: Ints  # row in Snapshot.accounts
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -79,14 +84,29 @@ class RankInput:
     job_id: Ints
     running: Bools
     first_submit: Floats  # s
-    deadline: Floats  # d; NaN: none
-    gpus: Floats  # g
+    deadline: Floats  # d of the claim that counts; NaN: none
+    gpus: Floats  # g, weighted
     executed: Floats  # e: useful executed seconds over all runs, 0 <= e <= t - s
     attained: Floats  # a: GPU-seconds received over all runs
     claim_lost: Bools  # the job has removed a claim that was hopeless or overdue
+    since: Floats  # start of the present spell of waiting; of a running job, of the last one
+    time_limit: Floats  # L; inf: none
+    slot: Bools  # holds a long slot
+    front: Bools  # stands in front of all, or has started from there
+    capacity: float  # GPUs of the cluster, weighted
 
     def __len__(self) -> int:
         return len(self.job_id)
+
+
+@dataclass(frozen=True)
+class History:
+    """What a planner must know of earlier cycles. Shapes (n,)."""
+
+    found: Floats  # the users' own lever values
+    requeues: Ints  # how often we requeued the job
+    requeued_at: Floats  # when we did so last, epoch s; NaN: never
+    preempted_at: Floats  # when we last requeued others for it; NaN: never
 
 
 @dataclass(frozen=True)
@@ -130,3 +150,10 @@ class Snapshot:
     tie: Ints  # (n,) what decides between equal priorities: the smaller goes first
     ended: Ended
     occupancy: Occupancy
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+
+    @property
+    def capacity(self) -> float:
+        """GPUs that jobs could have."""
+        return float(self.occupancy.total_gpus.sum())

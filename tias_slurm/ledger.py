@@ -6,7 +6,10 @@ from typing import Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import RUNNING, Bools, Floats, Ints, RankInput, Snapshot
+from tias_slurm.claim_life import Claim, follow
+from tias_slurm.jobs import RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
+from tias_slurm.planner import Applied, Plan
+from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner
 
 # columns of the ledger's table
@@ -24,10 +27,24 @@ COLUMNS = (
     "before",  # the value that stood there when we sent it
     "refused",  # when Slurm last refused a write of ours; NaN: never
     "unseen",  # 1: the job had runs that we did not see and nobody has told us of
+    "claim",  # the deadline accepted last; NaN: none, or withdrawn
+    "accepted",  # how often a deadline was accepted
+    "lost",  # 1: a claim was withdrawn or moved once it was hopeless or overdue
+    "fallen",  # 1: the claim was hopeless or overdue at the last look
+    "counts",  # 0: the claim does not count, its account is over its quota; decided when the job starts
+    "slot",  # 1: holds a long slot
+    "front",  # 1: stands in front of all levels, or started from there
+    "requeued_at",  # when we last requeued it; NaN: never, likewise below
+    "preempted_at",  # when we last requeued others for it
+    "warned_at",  # when we last warned it of a requeue
+    "redone",  # seconds of work that our requeues have cost it
 )
-FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN = (
-    range(13)
-)
+(
+    FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
+    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, REQUEUED_AT, PREEMPTED_AT, WARNED_AT, REDONE,
+) = range(len(COLUMNS))  # fmt: skip
+# columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
+UNKNOWN = ("set", "before", "refused", "claim", "requeued_at", "preempted_at", "warned_at")
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0
 
@@ -48,7 +65,13 @@ class Store(Protocol):
 class Ledger:
     """A table in the order of the last snapshot, one row a job; only the store keeps jobs that left."""
 
-    def __init__(self, store: Store | None = None) -> None:
+    def __init__(
+        self, store: Store | None = None, max_changes: int = 3, *, told_at_submit: bool = False
+    ) -> None:
+        """`max_changes`: how often a job may change its deadline. `told_at_submit`: claims were there when
+        the jobs were submitted, however late we look, as in a history."""
+        self._max_changes, self._told_at_submit = max_changes, told_at_submit
+        self.unaccepted: Bools = np.zeros(0, dtype=np.bool_)  # claims that are not taken, last snapshot
         self.learner = Learner()
         self._store = store
         self._ids: Ints = np.empty(0, dtype=np.int64)
@@ -66,10 +89,10 @@ class Ledger:
         """The users' own lever values. Shape (n,), rows of the last snapshot, likewise below."""
         return self._table[:, FOUND]
 
-    @property
-    def requeues(self) -> Ints:
-        """How often we requeued each job."""
-        return self._table[:, REQUEUES].astype(np.int64)
+    def history(self) -> History:
+        """What the planner must know. A view: it changes with the ledger."""
+        t = self._table
+        return History(t[:, FOUND], t[:, REQUEUES].astype(np.int64), t[:, REQUEUED_AT], t[:, PREEMPTED_AT])
 
     @property
     def refused(self) -> Bools:
@@ -105,6 +128,7 @@ class Ledger:
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
             t[untouched, FOUND] = jobs.lever[untouched]
+        self._follow_claims(snapshot)
         self._keep()
         return self.view(snapshot)
 
@@ -117,12 +141,23 @@ class Ledger:
             jobs.job_id,
             jobs.state == RUNNING,
             t[:, FIRST].copy(),
-            jobs.deadline,
-            jobs.gpus.astype(np.float64),
+            np.where(t[:, COUNTS] > 0, t[:, CLAIM], np.nan),
+            jobs.weight,
             executed,
-            t[:, ATTAINED] + jobs.run_time * jobs.gpus,
-            np.zeros(len(jobs), dtype=np.bool_),
+            t[:, ATTAINED] + jobs.run_time * jobs.weight,
+            (t[:, LOST] > 0) & np.isnan(t[:, CLAIM]),
+            jobs.since,
+            jobs.time_limit,
+            t[:, SLOT] > 0,
+            t[:, FRONT] > 0,
+            snapshot.capacity,
         )
+
+    def note(self, ranking: Ranking) -> None:
+        """Keep what the next ranking has to know of this one (rows of the last snapshot)."""
+        t = self._table
+        t[:, FALLEN], t[:, SLOT], t[:, FRONT] = ranking.fallen, ranking.slot, ranking.front
+        self._keep()
 
     def first_submit(self, ids: Ints, submit: Floats) -> Floats:
         """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""
@@ -152,18 +187,36 @@ class Ledger:
         t[rows, UNSEEN] = 0.0
         self._keep()
 
-    def intend(self, snapshot: Snapshot, write: Ints, new: Floats, victims: Ints) -> None:
+    def intend(self, snapshot: Snapshot, plan: Plan) -> None:
         """Note what is about to be sent (rows of the last snapshot): no crash may leave a value unknown."""
         t = self._table
-        t[write, BEFORE] = snapshot.jobs.lever[write]
-        t[write, SET] = new
-        t[victims, REQUEUES] += 1.0
+        t[plan.write, BEFORE] = snapshot.jobs.lever[plan.write]
+        t[plan.write, SET] = plan.new
+        t[plan.victims, REQUEUES] += 1.0
+        t[plan.victims, REQUEUED_AT] = t[plan.beneficiaries, PREEMPTED_AT] = snapshot.now
         self._keep()
 
-    def refuse(self, rows: Ints, now: float) -> None:
-        """Note that Slurm refused writes of these rows of the last snapshot."""
-        self._table[rows, REFUSED] = now
+    def applied(self, applied: Applied, now: float) -> None:
+        """Note what Slurm refused and who was not requeued (rows of the last snapshot)."""
+        if not len(applied.refused) and not len(applied.spared):
+            return
+        t = self._table
+        t[applied.refused, REFUSED] = now
+        t[applied.spared, REQUEUES] -= 1.0
+        t[applied.spared, REQUEUED_AT] = np.nan
         self._keep()
+
+    def _follow_claims(self, snapshot: Snapshot) -> None:
+        t, said = self._table, snapshot.jobs.deadline
+        # NaN: none on both sides
+        if np.array_equal(said, t[:, CLAIM], equal_nan=True):
+            self.unaccepted = np.zeros(len(t), dtype=np.bool_)
+            return
+        seen = t[:, FIRST] if self._told_at_submit else snapshot.now - snapshot.jobs.run_time
+        old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.zeros(len(t), dtype=np.bool_))
+        claim = follow(said, seen, old, t[:, FALLEN] > 0, self._max_changes)
+        t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] = claim.deadline, claim.accepted, claim.lost
+        self.unaccepted = claim.refused
 
     def _realign(self, snapshot: Snapshot) -> None:
         jobs = snapshot.jobs
@@ -172,7 +225,8 @@ class Ledger:
         fresh[:, RESTARTS] = jobs.restarts
         fresh[:, FOUND] = jobs.lever
         fresh[:, NICE] = jobs.nice
-        fresh[:, SET] = fresh[:, BEFORE] = fresh[:, REFUSED] = np.nan
+        fresh[:, [COLUMNS.index(name) for name in UNKNOWN]] = np.nan
+        fresh[:, COUNTS] = 1.0
         fresh[:, UNSEEN] = jobs.restarts > 0
         at, here = self._find(jobs.job_id)
         if len(self._ids):
@@ -205,6 +259,8 @@ class Ledger:
         fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
         lever = snapshot.jobs.lever[rows]
         ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE])
+        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS))
+        fresh[np.ix_(rows, claim)] = parent[:, claim]
         inherited = (FOUND, NICE, SET, BEFORE)
         fresh[np.ix_(rows[ours], inherited)] = parent[np.ix_(ours, inherited)]
 
@@ -212,9 +268,13 @@ class Ledger:
         """Runs ended by a requeue: all of their service was received, what was saved is still useful."""
         jobs, t = snapshot.jobs, self._table
         ran, saves = t[rows, RUN_TIME], jobs.checkpoint[rows]
-        t[rows, ATTAINED] += ran * jobs.gpus[rows]
+        t[rows, ATTAINED] += ran * jobs.weight[rows]
         saved = np.floor(ran / np.maximum(saves, 1.0)) * saves
-        t[rows, KEPT] = np.where(saves > 0, t[rows, KEPT] + saved, 0.0)
+        kept = np.where(saves > 0, t[rows, KEPT] + saved, 0.0)
+        # the run was ended by us if we asked for that since it began
+        by_us = t[rows, REQUEUED_AT] >= self._last_look - ran
+        t[rows, REDONE] += np.where(by_us, ran - (kept - t[rows, KEPT]), 0.0)
+        t[rows, KEPT] = kept
         t[rows, RESTARTS] = jobs.restarts[rows]
         t[rows, REFUSED] = np.nan
 
@@ -233,12 +293,14 @@ class Ledger:
         if not len(rows):
             return
         at, known = self._find(ended.job_id[rows])
-        kept, first = np.zeros(len(rows)), ended.submit[rows]
+        kept, first, due = np.zeros(len(rows)), ended.submit[rows], ended.deadline[rows]
         if len(self._ids):
             kept = np.where(known, self._table[at, KEPT], 0.0)
             first = np.where(known, self._table[at, FIRST], first)
-        window = ended.deadline[rows] - first
-        fine = window > 0
+            # what was accepted counts, not what the comment came to say
+            due = np.where(known, self._table[at, CLAIM], due)
+        window = due - first
+        fine = np.nan_to_num(window) > 0
         self.learner.learn(window[fine], (kept + ended.run_time[rows])[fine])
         self._learned = True
 

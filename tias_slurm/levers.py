@@ -51,17 +51,21 @@ class _Steps:
         self._steps = urgency_steps
         self._last = levels * urgency_steps - 1
         room = NICE_MAX if span is None else min(span, NICE_MAX)
-        largest = room / max(self._last, 1)
+        largest = room / (self._last + 1)
         if largest >= 1.0:
-            largest = float(room // max(self._last, 1))
+            largest = float(room // (self._last + 1))
         self.unit = min(site_weights + 1.0, largest) if span is None else largest
         self.strict = self.unit >= 1.0 and self.unit > site_weights
 
     def behind(self, ranking: Ranking) -> Floats:
-        """How far in front of the very last step each job stands, as a number <= 0. Shape (n,)."""
+        """How far in front of the very last step each job stands, as a number <= 0. Shape (n,).
+
+        The front is one step before all levels.
+        """
         bits = np.log2(np.maximum(ranking.urgency, 1.0))
         step = np.minimum(np.floor(bits * (self._steps / URGENCY_BITS)), self._steps - 1)
         place = ranking.level * self._steps + np.where(ranking.site_order, 0.0, step)
+        place = np.where(ranking.front, -1.0, place)
         return np.asarray(place - self._last, dtype=np.float64)
 
 
@@ -127,7 +131,8 @@ class ExactLever:
     def target(self, found: Floats, ranking: Ranking) -> Floats:
         """See Lever."""
         within = np.where(ranking.site_order, 0.0, np.minimum(ranking.urgency, 2.0**40 - 1.0))
-        return np.asarray(ranking.level * 2.0**40 + within, dtype=np.float64)
+        level = np.where(ranking.front, -1, ranking.level)
+        return np.asarray(level * 2.0**40 + np.where(ranking.front, 0.0, within), dtype=np.float64)
 
     def priority(self, order: Floats, value: Floats) -> Floats:
         """See Lever."""

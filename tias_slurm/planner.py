@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tias_slurm import preemption
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, Ints, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot
 from tias_slurm.levers import Lever
 from tias_slurm.policy.base import Ranking
 
@@ -37,6 +37,14 @@ class Plan:
     held_back: int  # writes that the budget left for the next cycle
 
 
+@dataclass(frozen=True)
+class Applied:
+    """What did not become of a plan. Rows of the snapshot."""
+
+    refused: Ints  # Slurm refused to have them written
+    spared: Ints  # victims that were not requeued after all
+
+
 class Planner:
     """Turns an order into the fewest actions that bring it about."""
 
@@ -45,15 +53,14 @@ class Planner:
         self.limits = limits
 
     def plan(
-        self, snapshot: Snapshot, found: Floats, requeues: Ints, ranking: Ranking, barred: Bools | None = None
+        self, snapshot: Snapshot, history: History, ranking: Ranking, barred: Bools | None = None
     ) -> Plan:
-        """What to do. Shapes (n,).
+        """What to do.
 
-        `found`: the users' own lever values; `requeues`: how often we requeued each job; `barred`: jobs that
-        a person or Slurm has taken out of our hands.
+        `barred`, shape (n,): jobs that a person or Slurm has taken out of our hands.
         """
         jobs = snapshot.jobs
-        target = self.lever.target(found, ranking)
+        target = self.lever.target(history.found, ranking)
         ours = jobs.writable if barred is None else jobs.writable & ~barred
         band = self.limits.dead_band_steps * self.lever.unit
         write = np.flatnonzero(ours & (np.abs(target - jobs.lever) > band))
@@ -66,11 +73,11 @@ class Planner:
         if len(write):
             planned = jobs.lever.copy()
             planned[write] = target[write]
-        victims, beneficiaries = self._requeues(snapshot, planned, requeues, ranking)
+        victims, beneficiaries = self._requeues(snapshot, planned, history, ranking)
         return Plan(write, jobs.lever[write], target[write], victims, beneficiaries, held_back)
 
     def _requeues(
-        self, snapshot: Snapshot, planned: Floats, requeues: Ints, ranking: Ranking
+        self, snapshot: Snapshot, planned: Floats, history: History, ranking: Ranking
     ) -> tuple[Ints, Ints]:
         limits, jobs = self.limits, snapshot.jobs
         nobody = np.empty(0, dtype=np.int64)
@@ -81,7 +88,8 @@ class Planner:
             & jobs.requeueable
             & (jobs.gpus > 0)
             & (jobs.run_time >= limits.min_run_s)
-            & (requeues < limits.max_requeues_per_job)
+            & (history.requeues < limits.max_requeues_per_job)
+            & ~ranking.front
         )
         rows = np.flatnonzero((jobs.state == PENDING) & jobs.can_start)
         if not len(rows) or not preemptible.any():

@@ -17,7 +17,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.policy.learning import Learner
 
-SCHEMA = 1
+SCHEMA = 2
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 _MARK = 0x54494153
 _AT_ONCE = 500  # ids in one query
@@ -94,8 +94,19 @@ class SqliteStore:
         with self._transaction():
             for statement in _TABLES.split(";"):
                 self._db.execute(statement)
+            self._widen()
             self._db.execute(f"PRAGMA application_id={_MARK}")
             self._db.execute(f"PRAGMA user_version={SCHEMA}")
+
+    def _widen(self) -> None:
+        """Add the columns that an older ledger lacks."""
+        here = {row[1] for row in self._db.execute("PRAGMA table_info(job)")}
+        for name in ledger.COLUMNS:
+            if name not in here:
+                self._db.execute(f'ALTER TABLE job ADD COLUMN "{name}" REAL')
+                if name not in ledger.UNKNOWN:
+                    value = 1.0 if name == "counts" else 0.0
+                    self._db.execute(f'UPDATE job SET "{name}" = ?', (value,))  # noqa: S608
 
     def copy_to(self, path: str) -> None:
         """Make the ledger at `path` the same as this one. Raises InputError."""

@@ -83,7 +83,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     frozen = next((_Frozen(path) for path in paths if os.path.exists(path)), None)
     try:
         facts = adapter.facts()
-        ledger = Ledger(frozen)
+        ledger = Ledger(frozen, settings.deadlines.max_changes)
         cluster = LiveCluster(
             adapter,
             settings,

@@ -24,6 +24,9 @@ class Ranking:
     urgency: Floats  # positive and finite
     site_order: Bools
     terms: Mapping[str, Floats]  # what made the two above, by the symbols of docs/policy.md
+    fallen: Bools  # claims that are hopeless or overdue
+    slot: Bools  # who holds a long slot from now on
+    front: Bools  # waiting: goes before all levels, but preempts as its level says; running: not preempted
 
 
 class Policy(Protocol):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from tias_slurm.jobs import Floats, Ints, RankInput
+from tias_slurm.jobs import Bools, Floats, Ints, RankInput
 from tias_slurm.policy.base import Ranking, queue_of
 
 # "Tiresias tuned" of docs/policy.md: K = 4, no promotion
@@ -16,7 +16,12 @@ AEMON_BANDS = np.array([0.1, 1.0, 10.0])
 
 def _fcfs(jobs: RankInput, level: Ints) -> Ranking:
     everyone = np.ones(len(jobs), dtype=np.bool_)
-    return Ranking(level, np.ones(len(jobs)), everyone, {})
+    return _ranking(level, np.ones(len(jobs)), everyone)
+
+
+def _ranking(level: Ints, urgency: Floats, site_order: Bools) -> Ranking:
+    nobody = np.zeros(len(level), dtype=np.bool_)
+    return Ranking(level, urgency, site_order, {}, nobody, nobody, nobody)
 
 
 class Baseline(ABC):
@@ -41,7 +46,7 @@ class DeadlineFirst(Baseline):
     def rank(self, now: float | Floats, jobs: RankInput, survival: Floats) -> Ranking:
         """Pure."""
         none = np.isnan(jobs.deadline)
-        return Ranking(none.astype(np.int64), np.where(none, 1.0, jobs.deadline), none, {})
+        return _ranking(none.astype(np.int64), np.where(none, 1.0, jobs.deadline), none)
 
 
 class Las(Baseline):
@@ -91,7 +96,7 @@ class OracleSrtf(Baseline):
         """Pure."""
         remaining = self.remaining(jobs)
         level = np.minimum(np.log2(remaining).astype(np.int64), self.levels - 1)
-        return Ranking(level, remaining, np.zeros(len(jobs), dtype=np.bool_), {})
+        return _ranking(level, remaining, np.zeros(len(jobs), dtype=np.bool_))
 
 
 class OracleLaxity(OracleSrtf):
@@ -116,4 +121,4 @@ class OracleLaxity(OracleSrtf):
         # laxity falls by itself while a job waits: deadline minus remaining orders the same and stands still
         latest_start = np.maximum(jobs.deadline - remaining, 1.0)
         urgency = np.where(np.isnan(laxity), remaining, np.where(lost, 2 * jobs.deadline, latest_start))
-        return Ranking(level, urgency, np.zeros(len(jobs), dtype=np.bool_), {})
+        return _ranking(level, urgency, np.zeros(len(jobs), dtype=np.bool_))

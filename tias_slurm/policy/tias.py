@@ -16,6 +16,10 @@ import numpy as np
 from tias_slurm.jobs import Bools, Floats, Ints, RankInput
 from tias_slurm.policy.base import Ranking, queue_of
 from tias_slurm.policy.learning import PRIOR_UPPER, interpolate, window_class
+from tias_slurm.policy.shares import grant
+
+# jobs use about a third of the time limit that their users ask for
+LIMIT_PER_USE = 3.0
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,12 @@ class TiasSettings:
     overdue: Literal["last", "best-effort"] = "last"
     queue_urgency: Literal["u", "edf", "laxity", "elapsed"] = "u"
     interval_s: float = 60.0  # less time without progress than one cycle is no loss
+    slot_share: float = 0.0  # GPUs of long deadline jobs in a slot, a share of the cluster; 0: no slots
+    slot_window_s: float = 43_200.0  # a window of at least this makes a deadline job long
+    slot_level: int = 2  # the level of a holder is at most this
+    starving_s: float = 604_800.0  # a wait of this length brings a job to the front; 0: never
+    starving_share: float = 0.1  # GPUs of jobs brought to the front, a share of the cluster
+    size_hint: Literal["none", "time-limit"] = "none"  # what tells the size of a job without a deadline
 
 
 PRESETS: dict[str, TiasSettings] = {
@@ -47,6 +57,14 @@ PRESETS: dict[str, TiasSettings] = {
         urgent_risk=0.125,
         hopeless_chance=0.03,
         caps=((0.0, 6), (0.05, 4), (0.10, 2)),
+    ),
+    "slots": TiasSettings(
+        risk="learned",
+        delta_s=3_600.0,
+        urgent_risk=0.30,
+        warming_ratio=0.20,
+        window_hint=0.5,
+        slot_share=0.45,
     ),
 }
 
@@ -72,21 +90,61 @@ class Tias:
     def rank(self, now: float, jobs: RankInput, survival: Floats) -> Ranking:
         """Levels and urgency of all jobs at `now`. Pure."""
         last = 2 * self.queues + 1
-        best_effort = 2 * queue_of(jobs.attained, self._thresholds) + 1
+        size = jobs.attained
+        hinted = self.settings.size_hint == "time-limit"
+        if hinted:
+            asked = np.where(np.isfinite(jobs.time_limit), jobs.time_limit, 0.0) * jobs.gpus
+            size = np.maximum(size, asked / LIMIT_PER_USE)
+        best_effort = 2 * queue_of(size, self._thresholds) + 1
         level = np.where(jobs.claim_lost, np.maximum(best_effort, last - 2), best_effort)
         urgency = np.ones(len(jobs))
         claims = np.isfinite(jobs.deadline)
         site_order = np.ones(len(jobs), dtype=np.bool_)
+        if hinted:
+            site_order = ~np.isfinite(jobs.time_limit)
+            urgency = np.where(site_order, 1.0, np.maximum(jobs.time_limit * jobs.gpus, 1.0))
+        fallen, slot = np.zeros(len(jobs), dtype=np.bool_), np.zeros(len(jobs), dtype=np.bool_)
         terms: dict[str, Floats] = {}
         if claims.any():
             rows = np.flatnonzero(claims)
             left = jobs.deadline[rows] - now
             lost, claimed, terms = self._deadline_levels(now, jobs, rows, left, survival)
-            fallen = best_effort[rows] if self.settings.overdue == "best-effort" else last
-            level[rows] = np.where(lost, fallen, claimed)
+            fallen[rows] = lost
+            slot = self._slots(now, jobs, fallen)
+            claimed = np.where(slot[rows], np.minimum(claimed, self.settings.slot_level), claimed)
+            bottom = best_effort[rows] if self.settings.overdue == "best-effort" else last
+            level[rows] = np.where(lost, bottom, claimed)
             urgency[rows] = np.where(lost, 1.0, self._queue_urgency(now, jobs, rows, left))
             site_order[rows] = lost
-        return Ranking(level, urgency, site_order, terms)
+        return Ranking(level, urgency, site_order, terms, fallen, slot, self._front(now, jobs))
+
+    def _slots(self, now: float, jobs: RankInput, fallen: Bools) -> Bools:
+        """Who holds a long slot: holders keep it while their claim lives, the smallest g D come next."""
+        c = self.settings
+        window = jobs.deadline - jobs.first_submit
+        if c.slot_share <= 0.0:
+            return np.zeros(len(jobs), dtype=np.bool_)
+        able = (window >= c.slot_window_s) & ~fallen
+        new = np.flatnonzero(able & ~jobs.slot)
+        order = new[np.lexsort((jobs.job_id[new], jobs.first_submit[new], (jobs.gpus * window)[new]))]
+        return grant(order, jobs.gpus, able & jobs.slot, c.slot_share * jobs.capacity, strict=False)
+
+    def _front(self, now: float, jobs: RankInput) -> Bools:
+        """Who goes before all levels: those that have waited longest, a share of the cluster at a time.
+
+        A place in front takes nobody's nodes away, so that it cannot make others starve in turn; who has
+        started from there runs undisturbed.
+        """
+        c = self.settings
+        if c.starving_s <= 0.0:
+            return np.zeros(len(jobs), dtype=np.bool_)
+        starving = ~jobs.running & (now - jobs.since >= c.starving_s)
+        holds = jobs.front & (jobs.running | starving)
+        new = np.flatnonzero(starving & ~holds)
+        if not len(new):
+            return np.asarray(holds, dtype=np.bool_)
+        order = new[np.lexsort((jobs.job_id[new], jobs.since[new]))]
+        return grant(order, jobs.gpus, holds, c.starving_share * jobs.capacity, strict=True)
 
     def _deadline_levels(
         self, now: float, jobs: RankInput, rows: Ints, left: Floats, survival: Floats

@@ -10,7 +10,7 @@ import pandas as pd
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
 from tias_slurm.jobs import RUNNING as RUNS
 from tias_slurm.placement import find_nodes
-from tias_slurm.planner import Plan
+from tias_slurm.planner import Applied, Plan
 from tias_slurm.replay import engine as e
 from tias_slurm.replay.site_priority import SitePriority
 from tias_slurm.slurm.nodes import NodeSet
@@ -47,17 +47,16 @@ class Requests:
     first: Ints
     room: int
     user: Ints
+    account: Ints
+    users: tuple[str, ...]
+    accounts: tuple[str, ...]
+    time_limit: Floats
     tie: Ints
     fits: Bools
     member: Bools
     total_gpus: Ints
     total_cpus: Ints
     total_mem: Ints
-
-    @property
-    def users(self) -> int:
-        """How many there are."""
-        return int(self.user.max()) + 1 if len(self.user) else 1
 
 
 def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
@@ -89,7 +88,8 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
     resolved = np.array([_resolve(s, member[s[0]], nodes) for s in shapes], dtype=np.int64).reshape(-1, 6)
     count, node_gpus, node_cpus, node_mem, room, fits = resolved[shape].T
     first = np.concatenate([[0], np.cumsum(room[row])])
-    users, _ = pd.factorize(jobs["user"])
+    user, users = pd.factorize(jobs["user"])
+    account, accounts = pd.factorize(jobs.get("account", jobs["user"]))
     # without a column of states all jobs are taken to end well
     completed = np.broadcast_to(np.asarray(jobs.get("state", "COMPLETED") == "COMPLETED"), n)
 
@@ -114,7 +114,11 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
         shape=arrived(shape),
         first=first[:-1],
         room=int(first[-1]),
-        user=arrived(users.astype(np.int64)),
+        user=arrived(user.astype(np.int64)),
+        account=arrived(account.astype(np.int64)),
+        users=tuple(str(u) for u in users),
+        accounts=tuple(str(a) for a in accounts),
+        time_limit=_time_limits(jobs)[row],
         tie=arrived(tie),
         fits=fits[row] > 0,
         member=member,
@@ -122,6 +126,13 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
         total_cpus=nodes.cpus.astype(np.int64),
         total_mem=nodes.mem_mb.astype(np.int64),
     )
+
+
+def _time_limits(jobs: pd.DataFrame) -> Floats:
+    """Seconds; inf where there is none or it is not known."""
+    if "time_limit" not in jobs:
+        return np.full(len(jobs), np.inf)
+    return jobs["time_limit"].fillna(np.inf).to_numpy(np.float64)
 
 
 def _members(partition: str, nodes: NodeSet) -> list[bool]:
@@ -235,7 +246,7 @@ class VirtualCluster:
             place=none.copy(),
             ended=none.copy(),
             failed=np.full(int(req.shape.max()) + 1 if n else 1, -1, dtype=np.int64),
-            arrival_base=np.zeros(req.users),
+            arrival_base=np.zeros(max(len(req.users), 1)),
             sample_at=samples,
             samples=np.zeros((len(samples), 3), dtype=np.int64),
             counter=np.zeros(11, dtype=np.int64),
@@ -294,6 +305,13 @@ class VirtualCluster:
             self._active = a
             self._static = (s.gpus[a], req.deadline[a], self.consent[a], self.checkpoint[a], s.tie[a])
             self._plain = (s.gpus[a] > 0, np.zeros(len(a)), np.zeros(len(a), dtype=np.int64))
+            self._facts = (
+                s.gpus[a].astype(np.float64),
+                req.time_limit[a],
+                np.maximum(req.eligible[a], req.first_submit[a]),
+                req.user[a],
+                req.account[a],
+            )
             self._requests = (
                 s.partition[a],
                 s.nodes[a],
@@ -305,6 +323,7 @@ class VirtualCluster:
         a = self._active
         gpus, deadline, consent, checkpoint, tie = self._static
         writable, nice, array_id = self._plain
+        weight, time_limit, eligible, user, account = self._facts
         status = s.status[a]
         running = status == e.RUNNING
         jobs = JobTable(
@@ -322,6 +341,11 @@ class VirtualCluster:
             writable=writable & ~running,
             nice=nice,
             array_id=array_id,
+            weight=weight,
+            time_limit=time_limit,
+            since=np.maximum(eligible, s.submit[a]),
+            user=user,
+            account=account,
         )
         partition, nodes, node_gpus, node_cpus, node_mem, first = self._requests
         occupancy = Occupancy(
@@ -339,13 +363,14 @@ class VirtualCluster:
             count=s.nodes_held[a],
             held=s.held,
         )
-        return Snapshot(self.now, jobs, s.base[a], tie, self._take_ended(), occupancy)
+        ended = self._take_ended()
+        return Snapshot(self.now, jobs, s.base[a], tie, ended, occupancy, req.users, req.accounts)
 
     def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
         """See controller.Cluster. Nobody is there who would set a priority."""
         return np.zeros(len(snapshot.jobs), dtype=np.bool_)
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
+    def apply(self, snapshot: Snapshot, plan: Plan) -> Applied:
         """See controller.Cluster."""
         s = self.state
         ids = snapshot.jobs.job_id
@@ -357,7 +382,7 @@ class VirtualCluster:
                 e.requeue(s, int(ids[row]), self.now)
             e.walk(s, self.now)
             self._next = None
-        return _NOBODY
+        return Applied(_NOBODY, _NOBODY)
 
     def _sort_queue(self) -> None:
         s = self.state

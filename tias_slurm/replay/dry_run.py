@@ -273,7 +273,7 @@ class Run:
                 r.usage_half_life_s,
                 r.priority_calc_period_s,
             )
-            site = SitePriority(weights, req.users, req.first_submit, float(req.eligible[0]))
+            site = SitePriority(weights, max(len(req.users), 1), req.first_submit, float(req.eligible[0]))
         consent = (
             np.ones(len(req.row), dtype=np.bool_) if wanted.preemption == "all" else self.consent[req.row]
         )
@@ -295,7 +295,8 @@ class Run:
         record = None
         if sink is not None and ours:
             record = recorder(sink, wanted.name, policy, lever.kind, self.labels, req.row)
-        return cluster, Controller(cluster, Ledger(), policy, Planner(lever, limits), record)
+        ledger = Ledger(None, c.deadlines.max_changes, told_at_submit=True)
+        return cluster, Controller(cluster, ledger, policy, Planner(lever, limits), record)
 
     def _outcome(self, cluster: VirtualCluster) -> tuple[Outcome, Series]:
         s, number = cluster.state, self.requests.number
@@ -320,14 +321,20 @@ def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Float
     if not isinstance(policy, Baseline):
         return None
     nothing = np.zeros(len(req.row))
+    nobody = np.zeros(len(req.row), dtype=np.bool_)
     fresh = RankInput(
         job_id=np.arange(len(req.row)),
-        running=np.zeros(len(req.row), dtype=np.bool_),
+        running=nobody,
         first_submit=req.first_submit,
         deadline=req.deadline,
         gpus=req.gpus.astype(np.float64),
         executed=nothing,
         attained=nothing,
-        claim_lost=np.zeros(len(req.row), dtype=np.bool_),
+        claim_lost=nobody,
+        since=req.eligible,
+        time_limit=req.time_limit,
+        slot=nobody,
+        front=nobody,
+        capacity=float(req.total_gpus.sum()),
     )
     return lever.target(nothing, policy.rank(req.eligible, fresh, np.empty(0)))

@@ -14,7 +14,7 @@ from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
 from tias_slurm.deadlines import admit, own_keys, read_comment
 from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
-from tias_slurm.planner import Plan
+from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
@@ -104,7 +104,7 @@ class LiveCluster:
             self.observed.barred["pinned by somebody"] += int(theirs.sum())
         return theirs
 
-    def apply(self, snapshot: Snapshot, plan: Plan) -> Ints:
+    def apply(self, snapshot: Snapshot, plan: Plan) -> Applied:
         """See controller.Cluster."""
         refused: list[int] = []
         ids = snapshot.jobs.job_id
@@ -136,7 +136,7 @@ class LiveCluster:
                 refused.append(row)
             if self._told is not None:
                 self._told(number, result)
-        return np.array(refused, dtype=np.int64)
+        return Applied(np.array(refused, dtype=np.int64), plan.victims)
 
     # -- what it is made of
 

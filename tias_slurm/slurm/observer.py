@@ -100,6 +100,9 @@ def observe(
     consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
     nice = np.where(raw.nice[rows] == NICE_UNKNOWN, 0, raw.nice[rows]).astype(np.float64)
     value = nice if lever is None else lever[rows]
+    user, users = _codes(raw.user, rows)
+    account, accounts = _codes(raw.account, rows)
+    since = np.where(np.isfinite(raw.eligible[rows]), raw.eligible[rows], raw.submit[rows])
     jobs = JobTable(
         job_id=raw.job_id[rows],
         state=np.where(waits, PENDING, RUNNING).astype(np.int64),
@@ -115,6 +118,11 @@ def observe(
         writable=writable,
         nice=nice,
         array_id=raw.array_id[rows],
+        weight=raw.gpus[rows].astype(np.float64),
+        time_limit=np.nan_to_num(raw.time_limit_s[rows], nan=np.inf),
+        since=np.maximum(since, raw.submit[rows]),
+        user=user,
+        account=account,
     )
     return Observed(
         Snapshot(
@@ -124,6 +132,8 @@ def observe(
             tie=raw.job_id[rows],
             ended=_ended(raw, claims, state, ~(pending | running)),
             occupancy=_no_nodes(len(rows)),
+            users=users,
+            accounts=accounts,
         ),
         rows,
         barred,
@@ -136,6 +146,13 @@ def helped(reason: str) -> bool:
         return True
     text = reason.replace("_", " ")
     return text.startswith(HELPED_TEXTS) and MAINTENANCE not in text
+
+
+def _codes(texts: Texts, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
+    """Texts as numbers, and what they stand for."""
+    known: dict[str, int] = {}
+    codes = [known.setdefault(texts[r], len(known)) for r in rows.tolist()]
+    return np.array(codes, dtype=np.int64), tuple(known)
 
 
 def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
