@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import workload
 
-from tias_slurm.placement import find_nodes, occupy
+from tias_slurm.placement import find_nodes, occupy, set_aside
 from tias_slurm.replay.cluster import requests
 from tias_slurm.slurm.node_set import make
 
@@ -71,6 +71,30 @@ def test_whole_nodes_of_unlike_sizes_until_the_gpus_suffice():
 def test_only_nodes_of_the_partition():
     assert find([(8, 9, 9), (2, 9, 9)], [8, 8], 1, 2, 2, member=[True, False]) == [0]
     assert find([(8, 9, 9), (2, 9, 9)], [8, 8], 1, 2, 2, member=[False, False]) == []
+
+
+def kept_for(free, total, nodes, gpus, node_gpus, member=None):
+    """The nodes that are set aside for a request."""
+    allowed = np.ones(len(free), dtype=bool) if member is None else np.array(member)
+    out = np.full(len(free), -1, dtype=np.int64)
+    got = set_aside(np.array(free), np.array(total), allowed, nodes, gpus, node_gpus, out)
+    return out[:got].tolist()
+
+
+def test_nodes_set_aside_are_those_with_most_free_gpus():
+    assert kept_for([0, 3, 5, 3], [8] * 4, 1, 4, 4) == [2]
+    assert kept_for([0, 3, 5, 3], [8] * 4, 2, 16, 8) == [2, 1]
+    assert kept_for([0, 3, 5, 3], [8] * 4, 0, 20, 0) == [2, 1, 3]
+    assert kept_for([0, 0], [8, 8], 1, 1, 1) == [0]
+
+
+def test_nodes_set_aside_could_hold_the_job_once_they_are_empty():
+    assert kept_for([4, 3, 2], [4, 8, 8], 1, 8, 8) == [1]
+    assert kept_for([4, 3, 2], [4, 8, 8], 3, 24, 8) == []
+    assert kept_for([0, 3], [0, 8], 0, 8, 0) == [1]
+    assert kept_for([8, 8], [8, 8], 0, 17, 0) == []
+    assert kept_for([8, 3], [8, 8], 1, 8, 8, member=[False, True]) == [1]
+    assert kept_for([8, 3], [8, 8], 2, 16, 8, member=[False, True]) == []
 
 
 NODES = st.lists(

@@ -93,3 +93,27 @@ def occupy(
         free_gpus[v] += sign * (total_gpus[v] if nodes == 0 else node_gpus)
         free_cpus[v] += sign * node_cpus
         free_mem[v] += sign * node_mem
+
+
+@njit
+def set_aside(
+    free_gpus: Ints, total_gpus: Ints, member: Bools, nodes: int, gpus: int, node_gpus: int, out: Ints
+) -> int:
+    """Write to `out` the nodes to keep for a job that goes before all and does not fit yet; their number.
+
+    Of the allowed nodes those with most free GPUs, then with the lowest number, until the job would fit once
+    they are empty. 0 if it would not even then: nothing is kept for it. Whoever calls takes the nodes out of
+    `member` for the jobs behind it. Slurm's backfill keeps nodes likewise, by when they fall free, which
+    nobody knows who does not believe in time limits.
+    """
+    ranked = np.argsort(-free_gpus, kind="mergesort")
+    chosen, have = 0, 0
+    for v in ranked:
+        if not member[v] or total_gpus[v] < node_gpus or (nodes == 0 and total_gpus[v] == 0):
+            continue
+        out[chosen] = v
+        chosen += 1
+        have += total_gpus[v]
+        if (have >= gpus) if nodes == 0 else (chosen == nodes):
+            return chosen
+    return 0
