@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -13,14 +14,8 @@ from hypothesis import strategies as st
 
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
-from tias_slurm.replay.claims import (
-    LAST_TEXT,
-    assign_consent,
-    assume_deadlines,
-    draws,
-    find_deadlines,
-    parse_assumption,
-)
+from tias_slurm.replay.assumptions import assume_deadlines, calendar, draws, parse_assumption
+from tias_slurm.replay.claims import LAST_TEXT, assign_consent, find_deadlines
 from tias_slurm.replay.workload import CLAIM_COLUMNS, COLUMNS, Refusals, Workload
 
 UTC = ZoneInfo("UTC")
@@ -188,6 +183,8 @@ def test_consent() -> None:
         ("slack=1,slack=2", "twice"),
         ("seed=1.5", "whole number"),
         ("seed", "whole number"),
+        ("kind=moon", "duration or calendar"),
+        ("kind=calendar,slack=1", "no slack"),
     ],
 )
 def test_bad_assumptions(spec: str, says: str) -> None:
@@ -203,6 +200,38 @@ def test_an_assumption_is_read_as_written(share: float, one: float, two: float, 
     found = parse_assumption(f"seed={seed}, slack={low}..{high} ,share={share:.6f}")
     assert (found.slack_low, found.slack_high, found.seed) == (low, high, seed)
     assert found.share == pytest.approx(share, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("submitted", "pick", "due"),
+    [
+        ("2026-11-30T07:30", 0.0, "2026-11-30T09:00"),  # a Monday
+        ("2026-11-30T08:30", 0.3, "2026-12-01T09:00"),  # 9:00 is too near
+        ("2026-11-30T17:00", 0.4, "2026-11-30T18:00"),
+        ("2026-11-30T17:01", 0.6, "2026-12-01T18:00"),
+        ("2026-11-30T12:00", 0.7, "2026-12-04T18:00"),
+        ("2026-12-04T16:00", 0.99, "2026-12-04T18:00"),  # a Friday
+        ("2026-12-04T17:30", 0.99, "2026-12-11T18:00"),
+        ("2026-10-24T20:00", 0.1, "2026-10-25T09:00"),  # over the end of summer time
+    ],
+)
+def test_calendar_deadlines(submitted: str, pick: float, due: str) -> None:
+    zone = ZoneInfo("Europe/Berlin")
+    at, then = (datetime.fromisoformat(t).replace(tzinfo=zone) for t in (submitted, due))
+    assert datetime.fromtimestamp(calendar(at.timestamp(), pick, zone), zone) == then
+
+
+def test_calendar_deadlines_do_not_know_durations() -> None:
+    ends = []
+    for hours in (0.5, 500):
+        work = history(*[{"work": hours * HOUR} for _ in range(40)])
+        find_deadlines(work, Config(), UTC)
+        count, note = assume_deadlines(work, "kind=calendar,share=1,seed=3", UTC)
+        assert count == 40
+        assert "kind=calendar,share=1,seed=3" in note
+        ends.append(work.jobs["deadline"].tolist())
+    assert ends[0] == ends[1]
+    assert len(set(ends[0])) > 1
 
 
 @given(st.text(max_size=30))

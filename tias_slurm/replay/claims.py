@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
-import hashlib
 import math
-import re
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -17,7 +14,7 @@ from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Claim, Refusal, admit, own_keys, read_comment, read_submit_line
 from tias_slurm.errors import InputError, printable
-from tias_slurm.jobs import Floats
+from tias_slurm.replay.assumptions import draws
 from tias_slurm.replay.workload import Refusals, Workload
 
 COMMENT: Final = "comment"
@@ -151,69 +148,6 @@ def _refusals(first: Claim, second: Claim, comment: str, line: str) -> list[tupl
     return found + [(r, SUBMIT_LINE, line) for r in second.refusals if r.key not in hidden]
 
 
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """Deadlines to give to a history that has none: deadline = submit + duration x (1 + slack)."""
-
-    share: float = 0.3  # of the GPU jobs that ran
-    slack_low: float = 0.5  # uniform between these two
-    slack_high: float = 2.0
-    seed: int = 1
-
-    def __str__(self) -> str:
-        return f"share={self.share:g},slack={self.slack_low:g}..{self.slack_high:g},seed={self.seed}"
-
-
-def parse_assumption(spec: str) -> Assumption:
-    """Read "share=0.3,slack=0.5..2,seed=1"; what is not said has the default. Raises InputError."""
-    usual = "write for example share=0.3,slack=0.5..2,seed=1"
-    values: dict[str, Any] = {}
-    for part in spec.split(","):
-        name, _, value = (p.strip() for p in part.partition("="))
-        if name in values or (name == "slack" and "slack_low" in values):
-            raise InputError(f"--assume-deadlines: {name} is there twice; {usual}")
-        number = r"\d{1,9}(?:\.\d{1,9})?"
-        if name == "share" and re.fullmatch(number, value, re.ASCII) and float(value) <= 1:
-            values["share"] = float(value)
-        elif name == "slack" and re.fullmatch(rf"{number}(?:\.\.{number})?", value, re.ASCII):
-            low, _, high = value.partition("..")
-            values["slack_low"], values["slack_high"] = float(low), float(high or low)
-        elif name == "seed" and re.fullmatch(r"\d{1,18}", value, re.ASCII):
-            values["seed"] = int(value)
-        elif name in {"share", "slack", "seed"}:
-            forms = {"share": "a number from 0 to 1", "slack": "LOW..HIGH", "seed": "a whole number"}
-            raise InputError(f"--assume-deadlines: {name} must be {forms[name]}; {usual}")
-        else:
-            close = difflib.get_close_matches(name, ["share", "slack", "seed"], n=1)
-            near = f"; did you mean {close[0]}?" if close else ""
-            raise InputError(f"--assume-deadlines: unknown key {printable(name)!r}{near}; {usual}")
-    found = Assumption(**values)
-    if found.slack_low > found.slack_high:
-        raise InputError(f"--assume-deadlines: slack goes from the smaller to the larger; {usual}")
-    return found
-
-
-def assume_deadlines(work: Workload, spec: str) -> tuple[int, str]:
-    """Give a share of the jobs with GPUs that ran, and have no deadline of their own, an assumed one.
-
-    In place, after find_deadlines. Returns the number of assumed deadlines and a note for every output.
-    The draw of a job depends on the seed, its id and its submit alone, not on the other jobs.
-    Raises InputError on a bad `spec`.
-    """
-    assumed = parse_assumption(spec)
-    jobs = work.jobs
-    chosen, where = draws(work, assumed.seed, "deadline")
-    duration = jobs["work"].to_numpy(np.float64)
-    own = jobs["deadline"].to_numpy(np.float64)
-    takes = (jobs["gpus"].to_numpy() > 0) & (duration > 0) & np.isnan(own) & (chosen < assumed.share)
-    slack = assumed.slack_low + (assumed.slack_high - assumed.slack_low) * where
-    due = jobs["first_submit"].to_numpy(np.float64) + duration * (1 + slack)
-    work.jobs["deadline"] = np.where(takes, due, own)
-    count = int(takes.sum())
-    note = f"{count} deadlines are assumed, not real ({assumed}): deadline = submit + duration x (1 + slack)"
-    return count, note
-
-
 def assign_consent(work: Workload, share: float, seed: int) -> int:
     """Make a seeded share (0..1) of all jobs requeueable and the others not, whatever they say. In place.
 
@@ -224,20 +158,3 @@ def assign_consent(work: Workload, share: float, seed: int) -> int:
     agreed = draws(work, seed, "consent")[0] < share
     work.jobs["consent"] = agreed.astype(np.int64)
     return int(agreed.sum())
-
-
-def draws(work: Workload, seed: int, purpose: str) -> tuple[Floats, Floats]:
-    """Two independent uniform numbers in [0, 1) for each job, shapes (n,).
-
-    They depend on seed, purpose, cluster, job id and first submit alone: taking jobs out or reading the
-    files in another order changes nobody's draw.
-    """
-    salt = f"{seed}\0{purpose}\0".encode()
-    jobs = work.jobs
-    digests = b"".join(
-        hashlib.blake2b(salt + f"{c}\0{j}\0{s!r}".encode("utf-8", "replace"), digest_size=16).digest()
-        for c, j, s in zip(jobs["cluster"], jobs["job_id"], jobs["first_submit"].tolist(), strict=True)
-    )
-    words = np.frombuffer(digests, dtype="<u8").reshape(-1, 2)
-    pairs = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-    return pairs[:, 0], pairs[:, 1]

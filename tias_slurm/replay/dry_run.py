@@ -23,6 +23,7 @@ from tias_slurm.policy.base import Policy
 from tias_slurm.policy.baselines import Baseline
 from tias_slurm.policy.tias import Tias
 from tias_slurm.replay import claims, metrics, simulate
+from tias_slurm.replay.assumptions import assume_deadlines
 from tias_slurm.replay.cluster import Costs, Requests, VirtualCluster, requests
 from tias_slurm.replay.decisions import recorder
 from tias_slurm.replay.output import prepare_dir, replacing
@@ -63,7 +64,7 @@ def dry_run(
     notes = [*work.notes, *nodes.notes, *found.notes]
     assumed = 0
     if options.assume_deadlines is not None:
-        assumed, note = claims.assume_deadlines(work, options.assume_deadlines)
+        assumed, note = assume_deadlines(work, options.assume_deadlines, config.zone())
         notes.append(note)
     run = Run(work, nodes, config, options, notes)
     results: dict[str, PolicyResult] = {}
