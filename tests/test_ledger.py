@@ -21,6 +21,7 @@ def ended(*jobs):
         np.array(deadline, dtype=float),
         np.array(run_time, dtype=float),
         np.array(completed, dtype=bool),
+        np.zeros(len(ids), dtype=int),
     )
 
 

@@ -15,9 +15,7 @@ from tias_slurm.replay.workload import Refusals, Workload
 
 HOUR = 3600.0
 DAY = 24 * HOUR
-NO_JOBS_ENDED = Ended(
-    np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, dtype=bool)
-)
+NO_JOBS_ENDED = Ended(*(np.empty(0, dtype=t) for t in (np.int64, float, float, float, bool, np.int64)))
 
 
 def rank_input(

@@ -118,6 +118,11 @@ class Ended:
     deadline: Floats  # NaN without an admitted claim
     run_time: Floats  # seconds executed in the last run
     completed: Bools  # state COMPLETED
+    user: Ints  # row in Snapshot.users
+
+    def take(self, rows: Ints | Bools) -> Self:
+        """The same columns for the given rows only."""
+        return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
 
 
 @dataclass(frozen=True)

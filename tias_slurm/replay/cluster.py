@@ -410,10 +410,9 @@ class VirtualCluster:
             deadline=self.req.deadline[ids],
             run_time=s.end[ids] - s.run_start[ids],
             completed=self.req.completed[ids],
+            user=self.req.user[ids],
         )
 
 
 _NOBODY = np.empty(0, dtype=np.int64)
-_NOTHING_ENDED = Ended(
-    np.empty(0, dtype=np.int64), np.empty(0), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_)
-)
+_NOTHING_ENDED = Ended(_NOBODY, np.empty(0), np.empty(0), np.empty(0), np.empty(0, dtype=np.bool_), _NOBODY)

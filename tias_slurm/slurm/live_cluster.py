@@ -84,7 +84,7 @@ class LiveCluster:
         observed = observe(raw, self._read_claims(raw), self.config, lever, hidden)
         snapshot = observed.snapshot
         e, news = snapshot.ended, self._news(snapshot.ended)
-        ended = Ended(e.job_id[news], e.submit[news], e.deadline[news], e.run_time[news], e.completed[news])
+        ended = e.take(news)
         self._forget_sent(snapshot)
         self.raw, self.observed = raw, observed
         observed.snapshot = replace(snapshot, ended=ended)

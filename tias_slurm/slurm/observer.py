@@ -100,8 +100,10 @@ def observe(
     consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
     nice = np.where(raw.nice[rows] == NICE_UNKNOWN, 0, raw.nice[rows]).astype(np.float64)
     value = nice if lever is None else lever[rows]
-    user, users = _codes(raw.user, rows)
-    account, accounts = _codes(raw.account, rows)
+    users: dict[str, int] = {}
+    accounts: dict[str, int] = {}
+    user, account = _codes(raw.user, rows, users), _codes(raw.account, rows, accounts)
+    ended = _ended(raw, claims, state, ~(pending | running), users)
     since = np.where(np.isfinite(raw.eligible[rows]), raw.eligible[rows], raw.submit[rows])
     jobs = JobTable(
         job_id=raw.job_id[rows],
@@ -130,10 +132,10 @@ def observe(
             jobs=jobs,
             order=np.maximum(priority, 0).astype(np.float64) + nice,
             tie=raw.job_id[rows],
-            ended=_ended(raw, claims, state, ~(pending | running)),
+            ended=ended,
             occupancy=_no_nodes(len(rows)),
-            users=users,
-            accounts=accounts,
+            users=tuple(users),
+            accounts=tuple(accounts),
         ),
         rows,
         barred,
@@ -148,11 +150,10 @@ def helped(reason: str) -> bool:
     return text.startswith(HELPED_TEXTS) and MAINTENANCE not in text
 
 
-def _codes(texts: Texts, rows: Ints) -> tuple[Ints, tuple[str, ...]]:
-    """Texts as numbers, and what they stand for."""
-    known: dict[str, int] = {}
+def _codes(texts: Texts, rows: Ints, known: dict[str, int]) -> Ints:
+    """Texts as numbers; what they stand for is added to `known`, in the order of the numbers."""
     codes = [known.setdefault(texts[r], len(known)) for r in rows.tolist()]
-    return np.array(codes, dtype=np.int64), tuple(known)
+    return np.array(codes, dtype=np.int64)
 
 
 def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
@@ -183,7 +184,11 @@ def _in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
 
 
 def _ended(
-    raw: RawTable, claims: Claims, state: np.ndarray[tuple[int], np.dtype[np.str_]], over: Bools
+    raw: RawTable,
+    claims: Claims,
+    state: np.ndarray[tuple[int], np.dtype[np.str_]],
+    over: Bools,
+    users: dict[str, int],
 ) -> Ended:
     """Jobs that ended and are still known; the caller tells which of them are news.
 
@@ -198,6 +203,7 @@ def _ended(
         deadline=claims.deadline[rows],
         run_time=np.maximum(ran, 0.0),
         completed=state[rows] == "COMPLETED",
+        user=_codes(raw.user, rows, users),
     )
 
 
