@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Bools, Floats, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, RankInput, Snapshot
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Applied, Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
@@ -33,6 +33,16 @@ class Cluster(Protocol):
         """Carry the actions out, writes before requeues."""
 
 
+class Seen(NamedTuple):
+    """What a cycle made of its snapshot. Rows are those of the snapshot."""
+
+    snapshot: Snapshot
+    known: RankInput
+    ranking: Ranking
+    barred: Bools  # (n,) jobs that a person or Slurm has taken out of our hands
+    plan: Plan
+
+
 class Controller:
     """One pass through the five steps for each call of `cycle`."""
 
@@ -53,10 +63,11 @@ class Controller:
         self.past = past
         self.writes = 0
         self.held_back = 0  # writes that the last cycle left for the next
+        self.seen: Seen | None = None  # by the last cycle; None: nothing waited
 
     def cycle(self) -> None:
         """Do what one poll asks for."""
-        self.held_back = 0
+        self.held_back, self.seen = 0, None
         snapshot = self.cluster.observe()
         known = self.ledger.remember(snapshot)
         if self.past is not None and self.past(snapshot):
@@ -73,6 +84,7 @@ class Controller:
                 barred |= pinned
                 plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         self.held_back = plan.held_back
+        self.seen = Seen(snapshot, known, ranking, barred, plan)
         if not len(plan.write) and not len(plan.victims):
             return
         self.ledger.intend(snapshot, plan)

@@ -159,6 +159,10 @@ class Ledger:
         t[:, FALLEN], t[:, SLOT], t[:, FRONT] = ranking.fallen, ranking.slot, ranking.front
         self._keep()
 
+    def row(self, row: int) -> dict[str, float]:
+        """All that is kept of the job of that row of the last snapshot, by COLUMNS."""
+        return dict(zip(COLUMNS, self._table[row].tolist(), strict=True))
+
     def first_submit(self, ids: Ints, submit: Floats) -> Floats:
         """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""
         at, known = self._find(ids)

@@ -18,6 +18,8 @@ from tias_slurm.policy.base import Ranking, queue_of
 from tias_slurm.policy.learning import PRIOR_UPPER, interpolate, window_class
 from tias_slurm.policy.shares import grant
 
+# what a job is to level 1; see Tias.classes
+CLASSES = ("no deadline", "urgent", "warming", "calm", "hopeless", "overdue")
 # jobs use about a third of the time limit that their users ask for
 LIMIT_PER_USE = 3.0
 
@@ -191,6 +193,18 @@ class Tias:
         }
         return overdue | hopeless, level, terms
 
+    def classes(self, ranking: Ranking) -> Ints:
+        """Which of CLASSES each job is in, as numbers. Shape (n,)."""
+        kind = np.zeros(len(ranking.level), dtype=np.int64)
+        if t := ranking.terms:
+            kind[t["rows"]] = self._class_of(t["r"], t["overdue"], t["hopeless"])
+        return kind
+
+    def _class_of(self, risk: Floats, overdue: Floats, hopeless: Floats) -> Ints:
+        c = self.settings
+        live = np.where(risk >= c.urgent_risk, 1, np.where(risk >= c.warming_ratio * c.urgent_risk, 2, 3))
+        return np.where(overdue, 5, np.where(hopeless, 4, live))
+
     def reason(self, ranking: Ranking, row: int) -> str:
         """See Policy."""
         level = int(ranking.level[row])
@@ -198,16 +212,15 @@ class Tias:
         at = int(np.searchsorted(t["rows"], row)) if t else 0
         if not t or at == len(t["rows"]) or t["rows"][at] != row:
             return f"level {level}: no deadline, queue {(level - 1) // 2} by attained service"
-        if t["overdue"][at]:
+        word = CLASSES[int(self._class_of(t["r"][at], t["overdue"][at], t["hopeless"][at]))]
+        if word == "overdue":
             return f"level {level}: overdue"
-        if t["hopeless"][at]:
+        if word == "hopeless":
             return f"level {level}: hopeless, chance {t['M0'][at]:.3f} < {self.settings.hopeless_chance:g}"
         risk, c = float(t["r"][at]), self.settings
-        if risk >= c.urgent_risk:
+        if word == "urgent":
             return f"level {level}: urgent, risk {risk:.3f} >= {c.urgent_risk:g}"
-        calm = risk < c.warming_ratio * c.urgent_risk
-        expected = 2 * int(t["q_d"][at]) + 2 if calm else 2 * max(int(t["q_d"][at]) - 1, 0)
-        word = "calm" if calm else "warming"
+        expected = 2 * int(t["q_d"][at]) + 2 if word == "calm" else 2 * max(int(t["q_d"][at]) - 1, 0)
         held = f", held up by lost time {t['c'][at]:.3f}" if level < expected else ""
         return f"level {level}: {word}, risk {risk:.3f}, queue {int(t['q_d'][at])}{held}"
 

@@ -6,13 +6,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
 from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
-from tias_slurm.deadlines import admit, own_keys, read_comment
+from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
@@ -26,6 +27,15 @@ Remembered = Callable[[Ints, Floats], Floats]
 
 class StaleSnapshotError(Exception):
     """The queue that the controller shows cannot be the truth: nothing is done on it."""
+
+
+class _Said(NamedTuple):
+    """What one comment says, as far as it is taken."""
+
+    deadline: float  # NaN: none, likewise below
+    consent: int  # -1: unsaid
+    checkpoint_s: float
+    refusals: tuple[Refusal, ...]
 
 
 class LiveCluster:
@@ -43,9 +53,11 @@ class LiveCluster:
         standing: Remembered | None = None,
         multifactor: bool = True,
         told: Told | None = None,
+        ignored: Callable[[RawTable], Bools] | None = None,
     ) -> None:
         """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write.
         `multifactor`: PriorityType is priority/multifactor, so that explicit priorities can be told.
+        `ignored`: which records an administrator has taken out of our hands, see hands.py.
         """
         self.adapter = adapter
         self.config = config
@@ -63,7 +75,8 @@ class LiveCluster:
         self._standing = standing
         self._multifactor = multifactor
         self._told = told
-        self._claims: dict[int, tuple[tuple[object, ...], tuple[float, int, float]]] = {}
+        self._ignored = ignored
+        self._claims: dict[int, tuple[tuple[object, ...], _Said]] = {}
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
         self._seen_ended: frozenset[int] | None = None
@@ -81,7 +94,8 @@ class LiveCluster:
             none = np.zeros(len(raw))
             believed = none if self._standing is None else self._standing(raw.job_id, none)
             lever = np.where(hidden, believed, lever)
-        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden)
+        ignored = None if self._ignored is None else self._ignored(raw)
+        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden, ignored)
         snapshot = observed.snapshot
         e, news = snapshot.ended, self._news(snapshot.ended)
         ended = e.take(news)
@@ -216,7 +230,7 @@ class LiveCluster:
         search = self._keys.search
         talking = [i for i, text in enumerate(raw.comment) if text and search(text)]
         firsts = self._first_submit(raw.job_id, raw.submit) if talking else raw.submit
-        known: dict[int, tuple[tuple[object, ...], tuple[float, int, float]]] = {}
+        known: dict[int, tuple[tuple[object, ...], _Said]] = {}
         for i in talking:
             job, first = int(raw.job_id[i]), float(firsts[i])
             # all that decides about the claim
@@ -225,16 +239,23 @@ class LiveCluster:
             if old is None or old[0] != basis:
                 old = basis, self._read(raw, i, first)
             known[job] = old
-            deadline[i], consent[i], checkpoint[i] = old[1]
+            deadline[i], consent[i], checkpoint[i] = old[1][:3]
         self._claims = known
         return Claims(deadline, consent, checkpoint)
 
-    def _read(self, raw: RawTable, i: int, first: float) -> tuple[float, int, float]:
+    def refusals(self, job: int) -> tuple[Refusal, ...]:
+        """What is not taken of the job's comment, at the last look."""
+        return self._claims[job][1].refusals if job in self._claims else ()
+
+    def refused_now(self) -> Counter[str]:
+        """Jobs of the last look by what is not taken of their comments."""
+        return Counter(r.code for _, said in self._claims.values() for r in said.refusals)
+
+    def _read(self, raw: RawTable, i: int, first: float) -> _Said:
         claim = read_comment(
             raw.comment[i], key=self.config.deadlines.key, first_submit=first, zone=self._zone
         )
-        for refusal in claim.refusals:
-            self.refused_claims[refusal.code] += 1
+        refusals = list(claim.refusals)
         due = np.nan
         if claim.deadline is not None:
             no = admit(
@@ -249,9 +270,11 @@ class LiveCluster:
             if no is None:
                 due = claim.deadline
             else:
-                self.refused_claims[no.code] += 1
+                refusals.append(no)
+        self.refused_claims.update(refusal.code for refusal in refusals)
         consent = -1 if claim.requeue is None else int(claim.requeue)
-        return due, consent, np.nan if claim.checkpoint_s is None else claim.checkpoint_s
+        checkpoint = np.nan if claim.checkpoint_s is None else claim.checkpoint_s
+        return _Said(due, consent, checkpoint, tuple(refusals))
 
 
 def job_names(raw: RawTable, rows: Sequence[int]) -> list[str]:

@@ -51,6 +51,12 @@ class Observed:
     snapshot: Snapshot
     rows: Ints  # row in the raw table of each job of the snapshot
     barred: Counter[str] = field(default_factory=Counter)  # why waiting jobs may not be written
+    barred_by: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of each job; -1: may be
+
+    def why(self, row: int) -> str:
+        """Why the waiting job of that row of the snapshot may not be written; "": it may."""
+        by = int(self.barred_by[row])
+        return list(self.barred)[by] if by >= 0 else ""
 
 
 def observe(
@@ -59,14 +65,15 @@ def observe(
     config: Config,
     lever: Floats | None = None,
     hidden: Bools | None = None,
+    ignored: Bools | None = None,
 ) -> Observed:
     """The snapshot of the jobs that wait or run and ask for GPUs.
 
     A job that may not be written (held, special, out of scope, blocked by what priority does not cure) takes
     part in the order, but is not `writable`. `lever`: the field that is written, rows as in the raw table;
     None: nice. `hidden`: rows of the raw table whose field is not shown now, so that a write could not be
-    checked. Jobs without a submit
-    time are left out: nothing could be remembered of them.
+    checked. `ignored`: rows of the raw table that an administrator has taken out of our hands. Jobs without a
+    submit time are left out: nothing could be remembered of them.
     """
     state = np.array(raw.state)
     pending = state == "PENDING"
@@ -75,14 +82,18 @@ def observe(
     waits = pending[rows]
     barred: Counter[str] = Counter()
     writable = waits.copy()
+    barred_by = np.full(len(rows), -1, dtype=np.int64)
 
     def bar(why: str, which: Bools) -> None:
         hit = writable & which
         if hit.any():
+            barred_by[hit] = len(barred)
             barred[why] += int(hit.sum())
             writable[hit] = False
 
     priority = raw.priority[rows]
+    free = np.ones(len(rows), dtype=np.bool_) if ignored is None else ~ignored[rows]
+    bar("ignored", ~free)
     bar("held", priority == 0)
     bar("priority unknown", priority == PRIORITY_UNKNOWN)
     bar("nice unknown", raw.nice[rows] == NICE_UNKNOWN)
@@ -113,7 +124,7 @@ def observe(
         deadline=claims.deadline[rows],
         run_time=np.maximum(np.nan_to_num(run_time), 0.0),
         restarts=raw.restarts[rows],
-        requeueable=consent & raw.requeue[rows] & raw.batch[rows] & (state[rows] == "RUNNING"),
+        requeueable=consent & raw.requeue[rows] & raw.batch[rows] & (state[rows] == "RUNNING") & free,
         checkpoint=np.nan_to_num(claims.checkpoint[rows], nan=config.requeue.checkpoint_s),
         lever=value,
         can_start=writable & _which(raw.reason, rows, STARTABLE.__contains__),
@@ -139,6 +150,7 @@ def observe(
         ),
         rows,
         barred,
+        barred_by,
     )
 
 
