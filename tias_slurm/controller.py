@@ -64,11 +64,24 @@ class Controller:
         self.writes = 0
         self.held_back = 0  # writes that the last cycle left for the next
         self.seen: Seen | None = None  # by the last cycle; None: nothing waited
+        self._snapshot: Snapshot | None = None
+
+    def standing(self) -> tuple[Snapshot, RankInput, Ranking]:
+        """How the jobs stood at the last look, also where nothing waited, so that nobody had to rank them."""
+        if self.seen is not None:
+            return self.seen[:3]
+        assert self._snapshot is not None, "no cycle yet"
+        known = self.ledger.view(self._snapshot)
+        return (
+            self._snapshot,
+            known,
+            self.policy.rank(self._snapshot.now, known, self.ledger.learner.survival()),
+        )
 
     def cycle(self) -> None:
         """Do what one poll asks for."""
         self.held_back, self.seen = 0, None
-        snapshot = self.cluster.observe()
+        self._snapshot = snapshot = self.cluster.observe()
         known = self.ledger.remember(snapshot)
         if self.past is not None and self.past(snapshot):
             known = self.ledger.view(snapshot)

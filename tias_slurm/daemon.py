@@ -14,14 +14,15 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import assemble
+from tias_slurm import hands, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import PENDING, Snapshot
-from tias_slurm.ledger import Ledger
-from tias_slurm.planner import Plan, Planner
-from tias_slurm.policy.base import Policy, Ranking
+from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.planner import Plan
+from tias_slurm.policy.base import Ranking
+from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
@@ -72,13 +73,14 @@ class Daemon:
         self.store: SqliteStore
         self.cluster: LiveCluster
         self.controller: Controller
-        self.policy: Policy
+        self.policy: Tias
         self._numbers: list[int] = []
         self._outcomes: list[tuple[int, str, str]] = []
         self._no_rights_until = 0.0
         self._tidied = -TIDY_S
         self._busy = threading.Lock()
         self._past_problem = ""
+        self._standing: dict[str, Any] = {"started": round(time.time(), 3), "queue": None, "last_ok": None}
 
     # -- set-up
 
@@ -148,24 +150,19 @@ class Daemon:
 
     def _assemble(self) -> None:
         c = self.config
-        ledger = Ledger(self.store, c.deadlines.max_changes)
-        self.policy = assemble.tias(c)
-        lever = assemble.lever(c, self.policy.levels, sum(self.facts.priority_weights.values()))
-        if not lever.strict:
-            self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
-        self.cluster = LiveCluster(
-            self.adapter,
+        made = LiveCycle(
             c,
-            c.zone(),
+            self.adapter,
+            self.facts,
+            self.store,
             enforce=c.daemon.mode == "enforce",
-            field=c.lever.kind,
-            first_submit=ledger.first_submit,
-            standing=ledger.standing,
-            multifactor=self.facts.priority_type == "priority/multifactor",
             told=self._told,
+            record=self._record,
+            past=self._past,
         )
-        planner = Planner(lever, assemble.limits(c, requeue=False))
-        self.controller = Controller(self.cluster, ledger, self.policy, planner, self._record, self._past)
+        if not made.lever.strict:
+            self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
+        self.policy, self.cluster, self.controller = made.policy, made.cluster, made.controller
 
     # -- one cycle
 
@@ -196,24 +193,61 @@ class Daemon:
         seen.seconds = round(time.monotonic() - began, 4)
         if seen.result != "ok":
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
+            self._leave(seen)
             return seen
         self._fill(seen)
         if self.cluster.refused_claims:
             self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
             self.cluster.refused_claims.clear()
         self._tidy()
+        self._leave(seen)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen
 
     def paused(self) -> bool:
         """Whether the pause file is there: nothing is written then."""
-        return os.path.exists(os.path.join(self.config.daemon.state_dir, "paused"))
+        return hands.paused(self.config.daemon.state_dir)
 
     def _tidy(self) -> None:
         """Once a day: drop what is older than keep_days."""
         if time.monotonic() - self._tidied >= TIDY_S:
             self._tidied = time.monotonic()
-            self.store.forget(time.time() - 86_400.0 * self.config.daemon.keep_days)
+            before = time.time() - 86_400.0 * self.config.daemon.keep_days
+            self.store.forget(before)
+            if self.cluster.raw is not None:
+                hands.forget_ignored(self.config.daemon.state_dir, self.cluster.raw, before)
+
+    def _leave(self, cycle: Cycle) -> None:
+        """Leave for `status` what it may ask for. A disk that is full ends no cycle."""
+        now, c = round(time.time(), 3), self.config
+        if cycle.result == "ok":
+            snapshot, known, ranking = self.controller.standing()
+            queue = status.queue_summary(snapshot, known, ranking, self.policy)
+            queue |= {
+                "overridden": cycle.overridden,
+                "refused_writes": cycle.refused,
+                "left_alone": cycle.barred,
+            }
+            queue["refused_claims"] = dict(self.cluster.refused_now())
+            self._standing |= {"queue": queue, "last_ok": now}
+        self._standing |= {
+            "time": now,
+            "pid": os.getpid(),
+            "mode": c.daemon.mode,
+            "interval_s": c.cycle.interval_s,
+            "backend": self.adapter.name,
+            "slurm": self.facts.version,
+            "preset": c.policy.preset,
+            "lever": c.lever.kind,
+            "strict": self.controller.planner.lever.strict,
+            "max_writes": c.planner.max_writes_per_cycle,
+            "no_rights": self.cluster.no_rights,
+            "cycle": vars(cycle),
+        }
+        try:
+            status.leave(c.daemon.state_dir, self._standing)
+        except InputError as error:
+            self._log.warning("status file", message=str(error))
 
     def _fill(self, seen: Cycle) -> None:
         observed = self.cluster.observed
@@ -324,6 +358,8 @@ class Daemon:
                     self.cycle()
         except LedgerError as error:
             self._log.error("ledger", message=str(error))
+        except InputError as error:
+            self._log.error("nothing was done", message=str(error))
         except Exception:
             # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
             self._log.exception("cycle failed")
@@ -381,15 +417,17 @@ def take_lock(path: str) -> IO[str]:
         file = open(path, "a+", encoding="ascii")  # noqa: SIM115
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    for _ in range(3):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.05)  # `status` may be looking at it
+    else:
         file.seek(0)
         holder = file.read().strip() or "unknown"
         file.close()
-        raise InputError(
-            f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first"
-        ) from None
+        raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
     file.truncate(0)
     file.write(f"{os.getpid()}\n")
     file.flush()

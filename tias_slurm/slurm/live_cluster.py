@@ -53,7 +53,7 @@ class LiveCluster:
         standing: Remembered | None = None,
         multifactor: bool = True,
         told: Told | None = None,
-        ignored: Callable[[RawTable], Bools] | None = None,
+        ignored: Callable[[RawTable], Bools | None] | None = None,
     ) -> None:
         """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write.
         `multifactor`: PriorityType is priority/multifactor, so that explicit priorities can be told.

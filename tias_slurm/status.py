@@ -1,0 +1,122 @@
+"""How the queue stands after a cycle, as counts, and the file in which the daemon leaves them."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tias_slurm import hands
+from tias_slurm.errors import InputError
+from tias_slurm.jobs import PENDING, Bools, Ints, RankInput, Snapshot
+from tias_slurm.policy.base import Ranking
+from tias_slurm.policy.tias import CLASSES, Tias
+
+FILE = "status.json"
+VERSION = 1  # of the document
+# a deadline with less than this chance is at risk (docs/policy.md)
+AT_RISK = 0.5
+
+
+def queues(policy: Tias, ranking: Ranking) -> Ints:
+    """The queue of each job, -1 of hopeless and overdue ones. Shape (n,)."""
+    kinds = policy.classes(ranking)
+    queue = np.where(kinds == CLASSES.index("no deadline"), (ranking.level - 1) // 2, -1)
+    if t := ranking.terms:
+        queue[t["rows"]] = np.where(ranking.fallen[t["rows"]], -1, t["q_d"].astype(np.int64))
+    return np.asarray(queue, dtype=np.int64)
+
+
+def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy: Tias) -> dict[str, Any]:
+    """Counts only: nothing in it names a job, a user or an account."""
+    waits = snapshot.jobs.state == PENDING
+    gpus, capacity = snapshot.jobs.gpus, known.capacity
+    kinds, queue = policy.classes(ranking), queues(policy, ranking)
+    classes = [
+        {
+            "class": CLASSES[kind],
+            "queue": q if q >= 0 else None,
+            **_both(waits, gpus, (kinds == kind) & (queue == q)),
+        }
+        for kind, q in sorted({(int(k), int(q)) for k, q in zip(kinds.tolist(), queue.tolist(), strict=True)})
+    ]
+    claims = np.zeros(len(waits), dtype=np.bool_)
+    overdue, hopeless, risky = claims.copy(), claims.copy(), claims.copy()
+    if t := ranking.terms:
+        rows = t["rows"]
+        claims[rows] = True
+        overdue[rows], hopeless[rows] = t["overdue"], t["hopeless"]
+        risky[rows] = t["M0"] < AT_RISK
+    hopeless &= ~overdue
+    risky &= ~overdue & ~hopeless
+    slot_gpus = float(known.gpus[ranking.slot].sum())
+    return {
+        "time": snapshot.now,
+        "jobs": len(waits),
+        "waiting": int(waits.sum()),
+        "running": int((~waits).sum()),
+        "gpus_waiting": int(gpus[waits].sum()),
+        "gpus_running": int(gpus[~waits].sum()),
+        "classes": classes,
+        "deadlines": {
+            "on_time": _both(waits, gpus, claims & ~overdue & ~hopeless & ~risky),
+            "at_risk": _both(waits, gpus, risky),
+            "impossible": _both(waits, gpus, hopeless),
+            "missed": _both(waits, gpus, overdue),
+        },
+        "slots": {
+            "jobs": int(ranking.slot.sum()),
+            "gpus": slot_gpus,
+            "share": slot_gpus / capacity if capacity > 0 else None,
+            "most": policy.settings.slot_share,
+        },
+        "front": _both(waits, gpus, ranking.front),
+    }
+
+
+def _both(waits: Bools, gpus: Ints, which: Bools) -> dict[str, int]:
+    return {
+        "waiting": int((which & waits).sum()),
+        "running": int((which & ~waits).sum()),
+        "gpus": int(gpus[which].sum()),
+    }
+
+
+def leave(state_dir: str, document: dict[str, Any]) -> None:
+    """Leave a document for `status`. Raises InputError."""
+    text = json.dumps({"version": VERSION, **document}, ensure_ascii=True)
+    hands.replace_file(os.path.join(state_dir, FILE), text + "\n")
+
+
+def left(state_dir: str) -> dict[str, Any] | None:
+    """What the daemon left last; None: nothing that this version can read."""
+    document = hands.read_file(os.path.join(state_dir, FILE))
+    return document if document and document.get("version") == VERSION else None
+
+
+class Holder(NamedTuple):
+    """Who holds the lock of a state directory."""
+
+    running: bool
+    pid: int | None  # as it noted it
+
+
+def holder(state_dir: str) -> Holder:
+    """Whether a daemon runs on this state directory. Raises InputError if the lock may not be looked at."""
+    path = os.path.join(state_dir, "lock")
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            try:
+                # given back at once; who takes the lock in earnest tries more than once
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                word = file.read(20).strip()
+                return Holder(True, int(word) if word.isdecimal() else None)
+    except FileNotFoundError:
+        return Holder(False, None)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
+    return Holder(False, None)
