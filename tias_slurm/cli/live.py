@@ -11,22 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tias_slurm import assemble, logs
+from tias_slurm import logs
 from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.cli.look import adapter_of, look
 from tias_slurm.config import load_config
-from tias_slurm.controller import Controller
 from tias_slurm.daemon import Daemon, ledger_path, take_lock
 from tias_slurm.errors import InputError, printable
-from tias_slurm.jobs import Snapshot
-from tias_slurm.ledger import Ledger
-from tias_slurm.planner import Plan, Planner
-from tias_slurm.policy.base import Ranking
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
-from tias_slurm.slurm.backfill import Backfill
-from tias_slurm.slurm.choose import choose
-from tias_slurm.slurm.live import Adapter
-from tias_slurm.slurm.live_cluster import LiveCluster, job_names
+from tias_slurm.slurm.live_cluster import job_names
 from tias_slurm.store import SqliteStore
 
 ModeOption = Annotated[
@@ -77,62 +70,27 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     Example: tias-slurm plan
     """
     settings = load_config(config)
-    adapter = _adapter(settings)
-    # what was really written counts, also when the settings say dry-run
-    paths = [ledger_path(load_config(config, {"daemon.mode": "enforce"})), ledger_path(settings)]
-    frozen = next((_Frozen(path) for path in paths if os.path.exists(path)), None)
-    try:
-        facts = adapter.facts()
-        ledger = Ledger(frozen, settings.deadlines.max_changes)
-        cluster = LiveCluster(
-            adapter,
-            settings,
-            settings.zone(),
-            enforce=False,
-            field=settings.lever.kind,
-            first_submit=ledger.first_submit,
-            standing=ledger.standing,
-            multifactor=facts.priority_type == "priority/multifactor",
+    seen = look(settings)
+    snapshot, ranking, made = seen.seen.snapshot, seen.seen.ranking, seen.seen.plan
+    rows: list[dict[str, Any]] = []
+    at = seen.observed.rows[made.write].tolist()
+    for name, where, r, old, new in zip(
+        job_names(seen.raw, at), at, made.write.tolist(), made.old, made.new, strict=True
+    ):
+        rows.append(
+            {
+                "job": name,
+                "user": printable(seen.raw.user[where], 32),
+                "gpus": int(snapshot.jobs.gpus[r]),
+                "field": settings.lever.kind,
+                "old": int(old),
+                "new": int(new),
+                "level": int(ranking.level[r]),
+                "reason": seen.cycle.policy.reason(ranking, r),
+            }
         )
-        policy = assemble.tias(settings)
-        lever = assemble.lever(settings, policy.levels, sum(facts.priority_weights.values()))
-        rows: list[dict[str, Any]] = []
-
-        def record(snapshot: Snapshot, ranking: Ranking, made: Plan) -> None:
-            assert cluster.observed is not None
-            assert cluster.raw is not None
-            at = cluster.observed.rows[made.write].tolist()
-            for name, where, r, old, new in zip(
-                job_names(cluster.raw, at), at, made.write.tolist(), made.old, made.new, strict=True
-            ):
-                rows.append(
-                    {
-                        "job": name,
-                        "user": printable(cluster.raw.user[where], 32),
-                        "gpus": int(snapshot.jobs.gpus[r]),
-                        "field": settings.lever.kind,
-                        "old": int(old),
-                        "new": int(new),
-                        "level": int(ranking.level[r]),
-                        "reason": policy.reason(ranking, r),
-                    }
-                )
-
-        planner = Planner(lever, assemble.limits(settings, requeue=False))
-        backfill = Backfill(settings.daemon.rpc_timeout_s)
-
-        def past(_: Snapshot) -> bool:
-            assert cluster.observed is not None
-            assert cluster.raw is not None
-            return backfill.fill(ledger, cluster.raw, cluster.observed).learned > 0
-
-        Controller(cluster, ledger, policy, planner, record, past).cycle()
-        rows.sort(key=lambda row: (row["level"], row["job"]))
-        barred = dict(cluster.observed.barred) if cluster.observed is not None else {}
-    finally:
-        adapter.close()
-        if frozen is not None:
-            frozen.close()
+    rows.sort(key=lambda row: (row["level"], row["job"]))
+    barred = dict(seen.observed.barred)
     if as_json:
         typer.echo(json.dumps({"writes": rows, "not_writable": barred}))
         return
@@ -160,7 +118,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
     lock = take_lock(os.path.join(settings.daemon.state_dir, "lock"))
     store = SqliteStore(path)
     try:
-        adapter = _adapter(settings)
+        adapter = adapter_of(settings)
         try:
             field = store.get("lever") or settings.lever.kind
             if field not in ("nice", "site_factor", "priority"):
@@ -190,30 +148,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
         raise typer.Exit(1)
 
 
-class _Frozen:
-    """The ledger as it stands: what is remembered from now on is not kept."""
-
-    def __init__(self, path: str) -> None:
-        self._store = SqliteStore(path)
-        self.load, self.recall = self._store.load, self._store.recall
-
-    def save(self, *_: object) -> None:
-        """Keep nothing."""
-
-    def close(self) -> None:
-        """Let go of the file."""
-        self._store.close()
-
-
 def _daemon(config: str | None, mode: str | None) -> Daemon:
     overrides = {"daemon.mode": mode}
     settings = load_config(config, overrides)
     return Daemon(config, overrides, logs.setup(settings.daemon.log_format, settings.daemon.log_level))
-
-
-def _adapter(settings: Any) -> Adapter:
-    d = settings.daemon
-    adapter, _ = choose(
-        d.backend, allow_version_mismatch=d.allow_version_mismatch, call_limit_s=d.rpc_timeout_s
-    )
-    return adapter

@@ -115,7 +115,7 @@ class LiveCluster:
             theirs = np.array([shown.get(j, False) for j in ids.tolist()], dtype=np.bool_)
         theirs &= snapshot.jobs.writable
         if self.observed is not None and theirs.any():
-            self.observed.barred["pinned by somebody"] += int(theirs.sum())
+            self.observed.barred["pinned by somebody"] = int(theirs.sum())
         return theirs
 
     def apply(self, snapshot: Snapshot, plan: Plan) -> Applied:

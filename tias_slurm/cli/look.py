@@ -1,0 +1,96 @@
+"""One look at a running Slurm, as a cycle takes it, that changes nothing: for `plan` and `explain`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import numpy as np
+
+from tias_slurm.config import Config
+from tias_slurm.controller import Seen
+from tias_slurm.daemon import ledger_path
+from tias_slurm.jobs import Bools, Snapshot
+from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.planner import Plan
+from tias_slurm.slurm.backfill import Backfill
+from tias_slurm.slurm.choose import choose
+from tias_slurm.slurm.live import Adapter, RawTable
+from tias_slurm.slurm.observer import Observed
+from tias_slurm.store import SqliteStore
+
+
+@dataclass(frozen=True)
+class Look:
+    """What was seen, and what a cycle would make of it."""
+
+    cycle: LiveCycle
+    raw: RawTable
+    observed: Observed
+    seen: Seen
+    pinned: Bools  # (n,) jobs with an explicit priority of a person's; asked for only if wanted
+
+
+class Frozen:
+    """A ledger as it stands: what is remembered from now on is not kept."""
+
+    def __init__(self, path: str) -> None:
+        self._store = SqliteStore(path)
+        self.load, self.recall = self._store.load, self._store.recall
+
+    def save(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._store.close()
+
+
+def ledger_in_use(config: Config) -> str | None:
+    """The ledger that tells how things are: what was really written counts, also when the settings say
+    dry-run. None: there is none yet."""
+    paths = (ledger_path(config, "enforce"), ledger_path(config))
+    return next((path for path in paths if os.path.exists(path)), None)
+
+
+def adapter_of(config: Config) -> Adapter:
+    """The way to Slurm that the settings want. Raises InputError, AdapterError."""
+    d = config.daemon
+    adapter, _ = choose(
+        d.backend, allow_version_mismatch=d.allow_version_mismatch, call_limit_s=d.rpc_timeout_s
+    )
+    return adapter
+
+
+def look(config: Config, *, pins: bool = False) -> Look:
+    """Do one cycle that sends nothing and keeps nothing. `pins`: ask for explicit priorities in any case.
+
+    Raises InputError, AdapterError.
+    """
+    adapter = adapter_of(config)
+    path = ledger_in_use(config)
+    frozen = Frozen(path) if path is not None else None
+    backfill = Backfill(config.daemon.rpc_timeout_s)
+
+    def past(_: Snapshot) -> bool:
+        assert cycle.cluster.observed is not None
+        assert cycle.cluster.raw is not None
+        return backfill.fill(cycle.ledger, cycle.cluster.raw, cycle.cluster.observed).learned > 0
+
+    try:
+        cycle = LiveCycle(config, adapter, adapter.facts(), frozen, enforce=False, past=past)
+        cycle.controller.cycle()
+        raw, observed = cycle.cluster.raw, cycle.cluster.observed
+        assert raw is not None
+        assert observed is not None
+        snapshot, known, ranking = cycle.controller.standing()
+        nobody = np.zeros(len(known), dtype=np.bool_)
+        pinned = cycle.cluster.pinned(snapshot, cycle.ledger.found) if pins else nobody
+    finally:
+        adapter.close()
+        if frozen is not None:
+            frozen.close()
+    none = np.empty(0, dtype=np.int64)
+    nothing = Plan(none, np.empty(0), np.empty(0), none, none, 0)
+    seen = cycle.controller.seen or Seen(snapshot, known, ranking, nobody, nothing)
+    return Look(cycle, raw, observed, seen, pinned)
