@@ -230,6 +230,33 @@ class SqliteStore:
         )
         return [Entry(*row) for row in found]
 
+    def actions(self, action: str, since: float) -> list[Entry]:
+        """The audit records of one action from an epoch second on, oldest first."""
+        found = self._rows(
+            "SELECT time, job_id, action, old, new, reason, result, message FROM audit "
+            "WHERE action = ? AND time >= ? ORDER BY id",
+            (action, since),
+        )
+        return [Entry(*row) for row in found]
+
+    def memory(self, job_id: int) -> dict[str, float | None] | None:
+        """What is kept of one job, by ledger.COLUMNS, and when it was `gone`; None: nothing."""
+        names = (*ledger.COLUMNS, "gone")
+        rows = self._rows(
+            f"SELECT {', '.join(_NAMES)}, gone FROM job WHERE job_id = ?",  # noqa: S608
+            (job_id,),
+        )
+        return dict(zip(names, rows[0], strict=True)) if rows else None
+
+    def ended_claims(self, since: float) -> tuple[int, int]:
+        """Jobs with a deadline that have run and left since an epoch second; and how many left after it."""
+        row = self._rows(
+            'SELECT count(*), coalesce(sum(gone > "claim"), 0) FROM job WHERE gone >= ? '
+            'AND "claim" IS NOT NULL AND "run_time" + "attained" > 0',
+            (since,),
+        )[0]
+        return int(row[0]), int(row[1])
+
     def forget(self, before: float) -> None:
         """Drop jobs that left, and audit records, from before an epoch second."""
         with self._transaction():
