@@ -9,6 +9,9 @@ import typer
 import tias_slurm
 from tias_slurm.cli.config_commands import check_config, show_config
 from tias_slurm.cli.dry_run import dry_run
+from tias_slurm.cli.explain import explain
+from tias_slurm.cli.hands import ignore, pause, resume, unignore
+from tias_slurm.cli.history import history
 from tias_slurm.cli.live import once, plan, restore
 from tias_slurm.cli.live import run as run_daemon
 
@@ -41,6 +44,12 @@ app.command("dry-run")(dry_run)
 app.command("run")(run_daemon)
 app.command("once")(once)
 app.command("plan")(plan)
+app.command("explain")(explain)
+app.command("history")(history)
+app.command("pause")(pause)
+app.command("resume")(resume)
+app.command("ignore")(ignore)
+app.command("unignore")(unignore)
 app.command("restore")(restore)
 app.command("check-config")(check_config)
 app.command("show-config")(show_config)

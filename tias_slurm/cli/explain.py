@@ -1,0 +1,213 @@
+"""`tias-slurm explain`: why a job stands where it stands, and what would change that."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tias_slurm.cli.config_commands import JsonOption, PathOption
+
+if TYPE_CHECKING:
+    from tias_slurm.cli.look import Look
+    from tias_slurm.config import Config
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOBID", help="4711; 4711_3, a task; 4711+1, a component of a het job.")
+]
+NO_SUCH_JOB = 3
+
+
+def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = False) -> None:
+    """Explain one job: why it waits, its place term by term, what would change it, and when.
+
+    Changes nothing. Exit codes: 1 the controller gave no answer, 3 no such job waits or runs.
+
+    Example: tias-slurm explain 4711
+    """
+    from tias_slurm import hands
+    from tias_slurm.cli.look import look
+    from tias_slurm.cli.lookup import find
+    from tias_slurm.config import load_config
+
+    name = hands.job_name(job)
+    settings = load_config(config)
+    seen = look(settings, pins=True)
+    at, why_not = find(seen.raw, name)
+    if at is None or seen.raw.state[at] not in ("PENDING", "RUNNING", "SUSPENDED"):
+        if at is not None:
+            why_not = f"{name} has ended: {seen.raw.state[at]}"
+        _gone(settings, name, why_not, as_json)
+        raise typer.Exit(NO_SUCH_JOB)
+    document = describe(settings, seen, at)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+        return
+    from tias_slurm.cli.explain_page import page
+
+    page(document, settings.zone())
+
+
+def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
+    """The whole account of the job in row `at` of the queue, ready for JSON."""
+    import numpy as np
+
+    from tias_slurm.cli.lookup import names_of, peers
+    from tias_slurm.explain import Case, account, place
+
+    raw = seen.raw
+    job: dict[str, Any] = {
+        "job": names_of(raw, at),
+        "job_id": int(raw.job_id[at]),
+        "user": raw.user[at],
+        "account": raw.account[at],
+        "partition": raw.partition[at],
+        "qos": raw.qos[at],
+        "state": raw.state[at],
+        "slurm_reason": raw.reason[at],
+        "gpus": int(raw.gpus[at]),
+        "time": raw.time,
+    }
+    rows = np.flatnonzero(seen.observed.rows == at)
+    if not len(rows):
+        job["answer"] = f"{job['job']} asks for no GPUs: it is not ranked and never written"
+        return job
+    row, made, ledger = int(rows[0]), seen.seen, seen.cycle.ledger
+    jobs, history = made.snapshot.jobs, ledger.history()
+    planned = jobs.lever.copy()
+    planned[made.plan.write] = made.plan.new
+    case = Case(
+        made.snapshot,
+        made.known,
+        made.ranking,
+        ledger.learner.survival(),
+        seen.cycle.policy,
+        seen.cycle.lever,
+        history.found,
+        planned,
+    )
+    kept = ledger.row(row)
+    refusals = seen.cycle.cluster.refusals(int(raw.job_id[at]))
+    over_quota = bool(kept["counts"] == 0 and np.isfinite(kept["claim"]))
+    job |= account(case, row, kept["claim"] if over_quota else None)
+    job |= {
+        "weight": float(jobs.weight[row]),
+        "first_submit_guessed": bool(kept["unseen"] > 0),
+        "claim_refused": [{"code": r.code, "text": r.text} for r in refusals],
+        "claim_unaccepted": _unaccepted(settings, kept) if ledger.unaccepted[row] else None,
+        "claim_changes": max(0, int(kept["accepted"]) - 1),
+        "claim_over_quota": over_quota,
+        "claim_lost": bool(kept["lost"] > 0),
+        "lever": _lever(settings, seen, row, float(case.lever.target(history.found, made.ranking)[row])),
+        "place": vars(place(case, row, peers(raw, seen.observed.rows, at))) if not _runs(job) else None,
+        "requeue": {
+            "possible": bool(jobs.requeueable[row]) if _runs(job) else None,
+            "mode": settings.requeue.mode,
+            "batch": bool(raw.batch[at]),
+            "slurm_requeue": bool(raw.requeue[at]),
+            "checkpoint_s": float(jobs.checkpoint[row]) or None,
+            "run_s": float(jobs.run_time[row]),
+            "min_run_s": settings.requeue.min_run_s,
+            "by_us": int(history.requeues[row]),
+            "at_most": settings.requeue.max_per_job,
+            "last": _finite(kept["requeued_at"]),
+            "others_requeued_for_it": _finite(kept["preempted_at"]),
+            "work_redone_s": kept["redone"],
+        },
+    }
+    job["answer"] = answer(job)
+    return job
+
+
+def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, Any]:
+    """The field: as it was found, as it stands, as it should be; and why it is not written."""
+    from tias_slurm import hands, status
+
+    jobs, kept = seen.seen.snapshot.jobs, seen.cycle.ledger.row(row)
+    now, state_dir = float(jobs.lever[row]), settings.daemon.state_dir
+    refused = kept["refused"] == kept["refused"]
+    running = status.holder(state_dir).running
+    because = ""
+    if jobs.state[row] != 0:
+        because = "it runs"
+    elif why := seen.observed.why(row):
+        because = why
+    elif seen.cycle.ledger.overridden(seen.seen.snapshot)[row]:
+        because = "overridden: somebody changed what we had set"
+    elif refused:
+        because = "Slurm refused it"
+    elif seen.pinned[row]:
+        because = "pinned: somebody gave it an explicit priority"
+    written = _finite(kept["set"])
+    if because:
+        state = "left alone"
+    elif row not in seen.seen.plan.write:
+        state = "in place" if now == target else "near enough, or left for a later cycle"
+    elif settings.daemon.mode != "enforce":
+        state, because = "not written", "a dry run"
+    elif hands.paused(state_dir):
+        state, because = "not written", "the daemon is paused"
+    elif not running:
+        state, because = "not written", "no daemon runs"
+    else:
+        state = "to be written by the next cycle"
+    return {
+        "field": settings.lever.kind,
+        "found": kept["found"],
+        "set": written,
+        "now": now,
+        "should_be": target,
+        "strict": seen.cycle.lever.strict,
+        "state": state,
+        "because": because or None,
+    }
+
+
+def _unaccepted(settings: Config, kept: dict[str, float]) -> str:
+    if kept["accepted"] == 0:
+        return "it had passed when it was first seen"
+    return f"the deadline was changed {settings.deadlines.max_changes} times, which is all that is allowed"
+
+
+def answer(job: dict[str, Any]) -> str:
+    """Why the job waits, in one line."""
+    name, lever = job["job"], job["lever"]
+    stands = f"level {job['level']} ({job['class']})"
+    if job["front"]["at_front"]:
+        stands = "at the front"
+    if _runs(job):
+        return f"{name} runs, {stands}"
+    reason, place = job["slurm_reason"], job["place"]
+    if lever["because"] == "held":
+        return f"{name} waits because it is held; nothing else counts before it is released"
+    if lever["because"] in ("waits for what priority cannot give", "not eligible yet"):
+        return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
+    if not place["startable"]:
+        return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
+    n, gpus = place["startable"], place["gpus"]
+    before = f"{n} job{'s' * (n > 1)} ({gpus} GPUs) stand{'s' * (n == 1)} before it"
+    hopeless = ", as its deadline can hardly be met any more" if job["class"] == "hopeless" else ""
+    return f"{name} waits its turn: {before}; {stands}{hopeless}"
+
+
+def _runs(job: dict[str, Any]) -> bool:
+    return bool(job["state"] != "PENDING")
+
+
+def _finite(value: float) -> float | None:
+    return value if value == value else None
+
+
+def _gone(settings: Config, name: str, why: str, as_json: bool) -> None:
+    """Say that no such job is there, and what the ledger remembers of it."""
+    from tias_slurm.cli.history import recall, recollection
+
+    memory = recall(settings, int(name))[0] if name.isdecimal() else None
+    if as_json:
+        typer.echo(json.dumps({"job": name, "answer": why, "remembered": memory}))
+        return
+    typer.echo(why)
+    if memory is not None:
+        typer.echo(f"The ledger remembers: {recollection(memory, settings.zone())}.")
+        typer.echo(f"What was done to it: tias-slurm history {name}")

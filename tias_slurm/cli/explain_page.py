@@ -1,0 +1,176 @@
+"""The account of one job as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rich.text import Text
+
+from tias_slurm.cli.words import cell, console, grid, moment, service, span
+
+Rows = list[tuple[str, str]]
+
+
+def page(job: dict[str, Any], zone: ZoneInfo) -> None:
+    """Print what `explain.describe` made of a job; the first line is the answer."""
+    out = console()
+    answer = cell(job["answer"])
+    answer.stylize("bold")
+    out.print(answer)
+    if "level" not in job:
+        return
+    out.print()
+    out.print(grid([*_who(job, zone), *_standing(job), *_claim(job, zone), *_shares(job), *_lever(job),
+                    *_place(job), *_requeue(job, zone)]))  # fmt: skip
+    coming = _coming(job)
+    if coming:
+        out.print()
+        out.print(Text("What would change it", style="bold"))
+        out.print(grid(coming))
+
+
+def _who(job: dict[str, Any], zone: ZoneInfo) -> Rows:
+    weight = job["weight"]
+    gpus = f"{job['gpus']} GPUs" + (f", weighing {weight:g}" if weight != job["gpus"] else "")
+    guess = " or earlier: runs before that are not known" if job["first_submit_guessed"] else ""
+    runs = f", executed {span(job['executed_s'])}" if job["executed_s"] else ""
+    return [
+        ("job", f"{job['user']}, account {job['account'] or '-'}, {job['partition']}, {gpus}"),
+        ("first submit", f"{moment(job['first_submit'], zone)}{guess}{runs}"),
+    ]
+
+
+def _standing(job: dict[str, Any]) -> Rows:
+    words = job["reason"]
+    if job["urgency"] is not None:
+        words += f"; urgency {job['urgency']:,.0f} (the smaller goes first)"
+    rows = [("standing", words)]
+    queue = "none: behind all queues" if job["queue"] is None else f"{job['queue']}"
+    queue += f"; attained {service(job['attained_gpu_s'])}"
+    if job["queue"] is not None:
+        ahead = job["next_threshold_gpu_s"]
+        if ahead is None:
+            queue += ", the last queue"
+        else:
+            left = service(max(0.0, ahead - job["attained_gpu_s"]))
+            queue += f", the next queue begins at {service(ahead)}: {left} more"
+    return [*rows, ("queue", queue)]
+
+
+def _claim(job: dict[str, Any], zone: ZoneInfo) -> Rows:
+    rows: Rows = []
+    for refusal in job["claim_refused"]:
+        rows.append(("refused", f"{refusal['code']}: {refusal['text']}"))
+    if job["claim_unaccepted"]:
+        rows.append(("not taken", job["claim_unaccepted"]))
+    if job["claim_over_quota"]:
+        rows.append(("deadline", "does not count: the account is over its quota"))
+    claim = job["claim"]
+    if claim is None:
+        if job["claim_lost"]:
+            rows.append(("deadline", "given up after it was lost: the job stays in the last queue"))
+        return rows
+    left = claim["left_s"]
+    when = f"{span(left)} left" if left > 0 else f"{span(left).lstrip('-')} ago"
+    changed = f"; changed {job['claim_changes']} times" if job["claim_changes"] else ""
+    rows.append(
+        ("deadline", f"{moment(claim['deadline'], zone)}, {when} of {span(claim['window_s'])}{changed}")
+    )
+    rows.append(("time without progress", span(claim["lost_s"])))
+    if claim["chance"] is None:
+        return rows
+    chance = f"{claim['chance']:.2f} if it {'waits no longer' if job['state'] == 'PENDING' else 'runs on'}"
+    rows.append(("chance", f"{chance}; a waiting job is hopeless below {claim['hopeless_below']:g}"))
+    rows.append(
+        ("risk", f"{claim['risk']:.3f} of that would be lost by more waiting; urgent from "
+                 f"{claim['urgent_from']:g}, warming from {claim['warming_from']:g}")
+    )  # fmt: skip
+    if claim["caps"]:
+        caps = ", ".join(
+            f"level {c['level']} at most from {c['from']:g}" if c["from"] else f"level {c['level']} at most"
+            for c in claim["caps"]
+        )
+        rows.append(("accumulated loss", f"{claim['accumulated_loss']:.3f}; once there is any: {caps}"))
+    return rows
+
+
+def _shares(job: dict[str, Any]) -> Rows:
+    rows: Rows = []
+    slot, front = job["slot"], job["front"]
+    if slot["held"]:
+        rows.append(("long slot", "held"))
+    elif slot["share_needed"] is not None:
+        rows.append(
+            ("long slot", f"in line: slots may take {slot['share']:.0%} of the GPUs, and it would have one at"
+                          f" {slot['share_needed']:.1%}")
+        )  # fmt: skip
+    if front["at_front"]:
+        rows.append(
+            ("front", "goes before all levels" if job["state"] == "PENDING" else "started from there")
+        )
+    elif front["waited_s"] is not None and front["starving_s"]:
+        rows.append(("front", f"has waited {span(front['waited_s'])} of {span(front['starving_s'])}"))
+    return rows
+
+
+def _lever(job: dict[str, Any]) -> Rows:
+    lever = job["lever"]
+    values = f"{lever['field']} {lever['now']:.0f}"
+    if lever["now"] != lever["found"] or lever["set"] is not None:
+        values += f", found {lever['found']:.0f}"
+    if lever["set"] is not None and lever["set"] != lever["now"]:
+        values += f", set {lever['set']:.0f}"
+    if lever["should_be"] != lever["now"]:
+        values += f", should be {lever['should_be']:.0f}"
+    state = lever["state"] + (f" ({lever['because']})" if lever["because"] else "")
+    strict = "" if lever["strict"] else "; levels are not strict here"
+    return [("lever", f"{values}: {state}{strict}")]
+
+
+def _place(job: dict[str, Any]) -> Rows:
+    place = job["place"]
+    if place is None:
+        return []
+    words = f"{place['startable']} waiting jobs ({place['gpus']} GPUs) before it in its partitions"
+    if place["jobs"] != place["startable"]:
+        words += f", and {place['jobs'] - place['startable']} that cannot start"
+    if place["startable_planned"] != place["startable"]:
+        words += f"; {place['startable_planned']} after the next writes"
+    return [("place", words), ("Slurm says", job["slurm_reason"])]
+
+
+def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
+    r = job["requeue"]
+    words = []
+    if r["mode"] == "off":
+        words.append("is off here")
+    elif r["possible"]:
+        words.append("may be requeued for others")
+        if r["run_s"] < r["min_run_s"]:
+            words.append(f"not in the first {span(r['min_run_s'])} of a run")
+    elif r["possible"] is False:
+        words.append("is never requeued for others")
+    if r["mode"] != "off" or r["by_us"]:
+        saves = f"saves itself every {span(r['checkpoint_s'])}" if r["checkpoint_s"] else "saves nothing"
+        words.append(saves)
+    if r["by_us"]:
+        words.append(
+            f"requeued {r['by_us']} times (at most {r['at_most']}), {span(r['work_redone_s'])} redone"
+        )
+    if r["others_requeued_for_it"] is not None:
+        words.append(f"others were requeued for it at {moment(r['others_requeued_for_it'], zone)}")
+    return [("requeue", "; ".join(words))]
+
+
+def _coming(job: dict[str, Any]) -> Rows:
+    rows = []
+    for change in job["changes"]:
+        when = span(change["after_s"])
+        if change["if_it"] == "waits":
+            rows.append((f"in {when}", f"{change['text']}, if it still waits"))
+        else:
+            more = "more " if job["state"] != "PENDING" else ""
+            rows.append((f"after {when} {more}of running", change["text"]))
+    rows += [(name, f"level {v['level']} ({v['class']})") for name, v in job["what_if"].items()]
+    return rows
