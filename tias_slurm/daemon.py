@@ -175,6 +175,7 @@ class Daemon:
         if self._no_rights_until and time.monotonic() > self._no_rights_until:
             self.cluster.no_rights, self._no_rights_until = "", 0.0
         paused = self.paused()
+        self.cluster.stop = self._stop
         silent = paused or self.cluster.no_rights
         limits = self.controller.planner.limits
         allowed = 0 if silent else self.config.planner.max_writes_per_cycle
@@ -304,6 +305,7 @@ class Daemon:
 
     def _told(self, number: int, result: WriteResult) -> None:
         self._outcomes.append((self._numbers[number], result.result, result.message))
+        self.cluster.stop = self._stop or self.paused()  # at once, not at the end of a long cycle
         if result.result == "no rights" and self._no_rights_until:
             return  # said once
         if result.result == "no rights":

@@ -14,6 +14,7 @@ from tias_slurm.cli.hands import ignore, pause, resume, unignore
 from tias_slurm.cli.history import history
 from tias_slurm.cli.live import once, plan, restore
 from tias_slurm.cli.live import run as run_daemon
+from tias_slurm.cli.status import status
 
 app = typer.Typer(
     name="tias-slurm",
@@ -44,6 +45,7 @@ app.command("dry-run")(dry_run)
 app.command("run")(run_daemon)
 app.command("once")(once)
 app.command("plan")(plan)
+app.command("status")(status)
 app.command("explain")(explain)
 app.command("history")(history)
 app.command("pause")(pause)

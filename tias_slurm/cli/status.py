@@ -1,0 +1,154 @@
+"""`tias-slurm status`: the daemon and the queue, from what the daemon leaves after each cycle."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tias_slurm.cli.config_commands import JsonOption, PathOption
+
+if TYPE_CHECKING:
+    from tias_slurm.config import Config
+    from tias_slurm.policy.learning import Learner
+
+WatchOption = Annotated[bool, typer.Option("--watch", help="Show it again and again until Ctrl-C.")]
+HOUR_S = 3600.0
+WEEK_S = 7 * 86_400.0
+# a daemon that has had no good cycle for so many intervals needs a look
+LATE_INTERVALS = 3
+
+
+def status(config: PathOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
+    """Show the daemon and the queue as its last cycle left them. Asks Slurm nothing.
+
+    Exit code 1: no daemon runs, or it has had no good cycle for three intervals.
+
+    Example: tias-slurm status --watch
+    """
+    from tias_slurm.config import load_config
+
+    settings = load_config(config)
+    document = gather(settings)
+    if as_json and watch:
+        while True:
+            typer.echo(json.dumps(document))
+            time.sleep(settings.cycle.interval_s)
+            document = gather(settings)
+    if as_json:
+        typer.echo(json.dumps(document, indent=2))
+    elif watch:
+        _watch(settings)
+    else:
+        from tias_slurm.cli.status_page import page
+        from tias_slurm.cli.words import console
+
+        console().print(page(document, settings.zone()))
+    if not document["daemon"]["well"]:
+        raise typer.Exit(1)
+
+
+def _watch(settings: Config) -> None:
+    """One page an interval, on the screen that was there before."""
+    from rich.live import Live
+
+    from tias_slurm.cli.status_page import page
+    from tias_slurm.cli.words import console
+
+    with Live(console=console(), auto_refresh=False, screen=False) as live:
+        while True:
+            live.update(page(gather(settings), settings.zone()), refresh=True)
+            time.sleep(settings.cycle.interval_s)
+
+
+def gather(settings: Config) -> dict[str, Any]:
+    """All that there is to say, ready for JSON: times in epoch s. Raises InputError."""
+    from tias_slurm import hands
+    from tias_slurm import status as state
+
+    state_dir = settings.daemon.state_dir
+    if not os.path.isdir(state_dir):
+        from tias_slurm.errors import InputError
+
+        raise InputError(f"{state_dir}: no such directory; has the daemon run? check [daemon] state_dir")
+    holder, left = state.holder(state_dir), state.left(state_dir) or {}
+    last_ok, interval = left.get("last_ok"), left.get("interval_s", settings.cycle.interval_s)
+    late = last_ok is None or time.time() - last_ok > LATE_INTERVALS * interval
+    daemon: dict[str, Any] = {
+        "running": holder.running,
+        "pid": holder.pid,
+        "well": holder.running and not late,
+        "late": holder.running and late,
+        "paused": hands.paused(state_dir),
+        "pause": hands.why_paused(state_dir),
+        "ignored": list(hands.ignored(state_dir)),
+    }
+    kept = ("mode", "started", "time", "last_ok", "interval_s", "backend", "slurm", "preset", "lever",
+            "strict", "no_rights", "cycle")  # fmt: skip
+    daemon |= {name: left.get(name) for name in kept}
+    return {
+        "time": time.time(),
+        "daemon": daemon,
+        "queue": left.get("queue"),
+        **_ledger(settings, daemon["mode"] or settings.daemon.mode, left.get("max_writes")),
+    }
+
+
+def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, Any]:
+    """What the ledger of a mode tells: budgets, requeues, what was learned."""
+    from tias_slurm.daemon import ledger_path
+    from tias_slurm.policy.learning import Learner
+    from tias_slurm.store import SqliteStore
+
+    path = ledger_path(settings, mode)
+    if not os.path.exists(path):
+        return {"budgets": None, "requeues": None, "learned": None, "ended_7d": None}
+    now = time.time()
+    store = SqliteStore(path)
+    try:
+        week = [e for e in store.actions("requeue", now - WEEK_S) if e.result in (None, "ok")]
+        lost = {e.job_id: store.memory(e.job_id) or {} for e in week[-20:]}
+        _, _, counts = store.load()
+        ended, missed = store.ended_claims(now - WEEK_S)
+    finally:
+        store.close()
+    hour = sum(e.time > now - HOUR_S for e in week)
+    most = settings.requeue.max_per_hour
+    learner = Learner()
+    learner.counts[:] = counts
+    return {
+        "budgets": {
+            "writes_per_cycle": max_writes or settings.planner.max_writes_per_cycle,
+            "requeue_mode": settings.requeue.mode,
+            "requeued_this_hour": hour,
+            "requeues_left_this_hour": None if most is None else max(0, most - hour),
+        },
+        "requeues": {
+            "week": len(week),
+            "last": [
+                {"time": e.time, "job_id": e.job_id, "reason": e.reason, "result": e.result,
+                 "times": lost[e.job_id].get("requeues"), "work_redone_s": lost[e.job_id].get("redone")}
+                for e in week[-20:]
+            ],
+        },
+        "learned": _learned(learner, settings),
+        "ended_7d": {"with_deadline": ended, "after_it": missed},
+    }  # fmt: skip
+
+
+def _learned(learner: Learner, settings: Config) -> dict[str, Any]:
+    """What finished jobs taught, by window class: what they are worth, which share of the window was enough."""
+    from tias_slurm.assemble import tias
+
+    classes = [
+        {
+            "window": known.windows,
+            "jobs": round(known.jobs, 2),
+            "share_of_window": {f"{q:g}": round(share, 3) for q, share in known.quantiles.items()},
+        }
+        for known in learner.learned()
+    ]
+    return {"used": tias(settings).settings.risk == "learned", "classes": classes}

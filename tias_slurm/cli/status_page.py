@@ -1,0 +1,164 @@
+"""The status of the daemon and the queue as a page."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tias_slurm.cli.words import ago, cell, grid, moment, span
+from tias_slurm.errors import printable
+
+Rows = list[tuple[str, str]]
+
+
+def page(document: dict[str, Any], zone: ZoneInfo) -> RenderableType:
+    """What `status.gather` found, for a terminal; the first line says whether all is well."""
+    daemon, queue = document["daemon"], document["queue"]
+    parts: list[RenderableType] = [headline(daemon), grid(_daemon(daemon, zone))]
+    if queue is not None:
+        parts += [Text(), Text(_counts(queue), style="bold"), _classes(queue), grid(_queue(queue))]
+    more = _ledger(document, zone)
+    if more:
+        parts += [Text(), grid(more)]
+    return Group(*parts)
+
+
+def headline(daemon: dict[str, Any]) -> Text:
+    """Whether all is well."""
+    if not daemon["running"]:
+        last = daemon["time"]
+        return Text("not running" + (f"; last cycle {ago(last)}" if last else ""), style="bold red")
+    words = f"running (process {daemon['pid']}), mode {daemon['mode']}"
+    if daemon["late"]:
+        last = f"for {ago(daemon['last_ok'])[:-4]}" if daemon["last_ok"] else "yet"
+        return Text(f"{words}, but no good cycle {last}", style="bold red")
+    if daemon["no_rights"]:
+        return Text(f"{words}, but it has no rights to write", style="bold red")
+    if daemon["paused"]:
+        return Text(f"{words}, paused", style="bold yellow")
+    return Text(words, style="bold green")
+
+
+def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
+    rows: Rows = []
+    cycle = daemon["cycle"]
+    if cycle:
+        words = f"{ago(daemon['time'])}, {cycle['result']}, took {cycle['seconds']:.2f} s"
+        words += f", {cycle['writes']} written"
+        words += "".join(f", {cycle[k]} {k.replace('_', ' ')}" for k in ("failed", "held_back") if cycle[k])
+        words += f": {cycle['message']}" if cycle["message"] else ""
+        rows.append(("last cycle", words))
+        strict = "strict levels" if daemon["strict"] else "levels not strict"
+        rows.append(
+            (
+                "works with",
+                f"Slurm {daemon['slurm']} by {daemon['backend']}, lever {daemon['lever']} ({strict}), "
+                f"preset {daemon['preset']}, every {span(daemon['interval_s'])}",
+            )
+        )
+        rows.append(("up since", moment(daemon["started"], zone)))
+    if daemon["paused"]:
+        by = daemon["pause"] or {}
+        when = by.get("time")
+        who = f"by {by['by']}" if by.get("by") else "by hand"
+        when_words = f", {ago(when)}" if isinstance(when, int | float) else ""
+        rows.append(("paused", f"{who}{when_words}{': ' + str(by['reason']) if by.get('reason') else ''}"))
+    if daemon["no_rights"]:
+        rows.append(("no rights", str(daemon["no_rights"])))
+    if daemon["ignored"]:
+        some = ", ".join(daemon["ignored"][:10])
+        more = f" and {len(daemon['ignored']) - 10} more" if len(daemon["ignored"]) > 10 else ""
+        rows.append(("ignored", some + more))
+    return rows
+
+
+def _counts(queue: dict[str, Any]) -> str:
+    return (
+        f"{queue['waiting']} jobs wait ({queue['gpus_waiting']} GPUs), "
+        f"{queue['running']} run ({queue['gpus_running']} GPUs)"
+    )
+
+
+def _classes(queue: dict[str, Any]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for heading in ("class", "queue"):
+        table.add_column(heading)
+    for heading in ("waiting", "running", "GPUs"):
+        table.add_column(heading, justify="right")
+    for c in queue["classes"]:
+        number = "-" if c["queue"] is None else str(c["queue"])
+        table.add_row(*map(cell, (c["class"], number, c["waiting"], c["running"], c["gpus"])))
+    return table
+
+
+def _queue(queue: dict[str, Any]) -> Rows:
+    d = queue["deadlines"]
+    words = [
+        f"{name.replace('_', ' ')} {v['waiting'] + v['running']} ({v['waiting']} waiting)"
+        for name, v in d.items()
+    ]
+    rows: Rows = [("deadlines", ", ".join(words))]
+    slots, front = queue["slots"], queue["front"]
+    if slots["most"] > 0:
+        share = "" if slots["share"] is None else f", {slots['share']:.0%} of the cluster"
+        rows.append(
+            (
+                "long slots",
+                f"{slots['jobs']} held, {slots['gpus']:g} GPUs{share} (at most {slots['most']:.0%})",
+            )
+        )
+    if front["waiting"] or front["running"]:
+        rows.append(
+            ("front", f"{front['waiting']} waiting, {front['running']} running, {front['gpus']} GPUs")
+        )
+    for name, key in (("left alone", "left_alone"), ("claims refused", "refused_claims")):
+        if queue.get(key):
+            rows.append((name, ", ".join(f"{why} {n}" for why, n in queue[key].items())))
+    for name, key in (("overridden", "overridden"), ("writes refused", "refused_writes")):
+        if queue.get(key):
+            rows.append((name, f"{queue[key]} jobs"))
+    return rows
+
+
+def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
+    rows: Rows = []
+    ended, budgets = document["ended_7d"], document["budgets"]
+    requeues, learned = document["requeues"], document["learned"]
+    if ended and ended["with_deadline"]:
+        rows.append(
+            (
+                "last 7 days",
+                f"{ended['with_deadline']} jobs with a deadline ended, {ended['after_it']} after it",
+            )
+        )
+    if budgets:
+        words = f"{budgets['writes_per_cycle']} writes a cycle; requeue {budgets['requeue_mode']}"
+        if budgets["requeue_mode"] != "off" or budgets["requeued_this_hour"]:
+            left = budgets["requeues_left_this_hour"]
+            words += f", {budgets['requeued_this_hour']} in the last hour"
+            words += f", {left} left" if left is not None else ", no limit"
+        rows.append(("budgets", words))
+    if requeues and requeues["week"]:
+        rows.append(("requeues", f"{requeues['week']} in 7 days"))
+        for r in requeues["last"][-5:]:
+            redone = f"; {span(r['work_redone_s'])} redone so far" if r["work_redone_s"] else ""
+            rows.append(
+                ("", f"{moment(r['time'], zone)} job {r['job_id']}: {printable(r['reason'], 120)}{redone}")
+            )
+    if learned:
+        total = sum(c["jobs"] for c in learned["classes"])
+        if not total:
+            words = "nothing yet: the prior holds"
+        else:
+            words = "; ".join(
+                f"{c['window']}: {c['jobs']:g} jobs, half done in {c['share_of_window']['0.5']:.0%} of the "
+                f"window, 90% in {c['share_of_window']['0.9']:.0%}"
+                for c in learned["classes"]
+                if c["jobs"]
+            )
+        rows.append(("learned", words + ("" if learned["used"] else " (this preset does not use it)")))
+    return rows
