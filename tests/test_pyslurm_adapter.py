@@ -469,6 +469,22 @@ def test_values_that_stand_for_others() -> None:
     assert got["het_offset"] == [0, 0, 0, 0, 1]
 
 
+def test_what_ended_without_nodes_counts_as_it_was_asked_for() -> None:
+    # a controller that is started anew gives such records an allocation without GPUs
+    gone = {"state": "CANCELLED", "allocated_tres": tres(), "requested_tres": tres(("gpu", 8), mem=70)}
+    got, refused, _ = read(
+        Record(id=1, array_id=1, requeue_count=1, **gone),  # an array of one task, which ran and was requeued
+        Record(id=2, array_id=1, **gone),
+        Record(id=3, array_id=3, **gone),  # each task of it was cancelled by itself
+        Record(id=4, array_id=4, allocated_nodes="n1", **gone),
+    )
+    assert refused == 0
+    assert got["array_task"] == ["0", "0", "", "0"]
+    assert got["array_id"] == [1, 1, 0, 4]
+    assert got["gpus"] == [8, 8, 8, 0]
+    assert got["mem_mb"] == [70.0, 70.0, 70.0, 0.0]
+
+
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
@@ -490,7 +506,7 @@ def test_gpus_that_pyslurm_fails_on_are_asked_of_squeue() -> None:
         Record(id=1),
         Record(id=2, tres=broken),
         Record(id=3, tres=None),
-        Record(id=4, state="SUSPENDED", allocated_tres=broken, start_time=1),
+        Record(id=4, state="SUSPENDED", allocated_tres=broken, allocated_nodes="n1", start_time=1),
     )
     assert refused == 0
     assert got["gpus"] == [2, pyslurm_rows.GPUS_UNKNOWN, 0, pyslurm_rows.GPUS_UNKNOWN]

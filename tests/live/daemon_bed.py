@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from adapters import ADAPTERS
-from live_bed import run, shown, wait_for
+from live_bed import end_jobs, nodes_answer, run, shown, wait_for
 
 BACKENDS = sorted(ADAPTERS)
 TIAS = shutil.which("tias-slurm") or "tias-slurm"
@@ -62,16 +62,21 @@ class Running:
         """The log's lines of one event, with these fields."""
         return [e for e in self.log if e["event"].startswith(event) and fields.items() <= e.items()]
 
-    def cycles(self, more: int, seconds: float = 40.0) -> None:
+    def cycles(self, more: int) -> None:
         """Wait for so many cycles from now on."""
         began = len(self.said("cycle"))
-        wait_for(lambda: len(self.said("cycle")) >= began + more, seconds)
+
+        def done() -> bool:
+            assert self.process.poll() is None, self.path.read_text("utf-8", "replace")
+            return len(self.said("cycle")) >= began + more
+
+        wait_for(done)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; the exit status."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(30)
+        return self.process.wait(60)
 
 
 class Site:
@@ -150,7 +155,7 @@ class Site:
         """A command of tias-slurm with this site's settings. `status`: that it must end with; None: any."""
         as_user = ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"] if user else []
         argv = [*as_user, TIAS, words[0], "--config", str(self.config), *words[1:]]
-        done = subprocess.run(argv, capture_output=True, timeout=120, check=False, text=True, cwd="/tmp")
+        done = subprocess.run(argv, capture_output=True, timeout=240, check=False, text=True, cwd="/tmp")
         assert status is None or done.returncode == status, (words, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr, done.stderr
         return Done(done.returncode, done.stdout, done.stderr)
@@ -187,17 +192,7 @@ class Site:
         """End all daemons and jobs."""
         for daemon in self.daemons:
             daemon.end(signal.SIGKILL)
-        if self.jobs:
-            subprocess.run(["scancel", *map(str, self.jobs)], capture_output=True, check=False, timeout=60)
-            wait_for(lambda: not _unfinished(self.jobs), 60)
-
-
-def _unfinished(jobs: Sequence[int]) -> bool:
-    done = subprocess.run(
-        ["squeue", "-h", "-o", "%i", "--jobs", ",".join(map(str, jobs))],
-        capture_output=True, check=False, timeout=60, text=True,
-    )  # fmt: skip
-    return bool(done.stdout.strip())
+        end_jobs(self.jobs)
 
 
 def update(job: int | str, *changes: str, user: str = "") -> None:
@@ -213,6 +208,13 @@ def nice(job: int | str) -> int:
 def priority(job: int | str) -> int:
     """The priority of a job, as Slurm shows it."""
     return int(shown(job, "Priority"))
+
+
+def in_slurms_order(jobs: Sequence[int]) -> list[int]:
+    """Waiting jobs as Slurm will look at them: by priority, then by id. In one look, for priorities move."""
+    rows = run("squeue", "-h", "-o", "%A %Q", "--jobs", ",".join(map(str, jobs))).splitlines()
+    seen = {int(job): int(value) for job, value in (row.split() for row in rows)}
+    return sorted(jobs, key=lambda job: (-seen[job], job))
 
 
 def site_factor(job: int) -> int:
@@ -237,6 +239,18 @@ def reason(job: int) -> str:
     return run("squeue", "-h", "-j", str(job), "-o", "%r").strip()
 
 
+def saved(job: int) -> None:
+    """Wait until slurmctld has saved the queue as it is now. It saves within seconds of a change, so it is
+    given one of a job that nobody minds, again and again."""
+    state, since = Path("/var/spool/slurmctld/job_state"), time.time()
+
+    def once_more() -> bool:
+        update(job, "Comment=saved")
+        return state.stat().st_mtime > since + 1
+
+    wait_for(once_more)
+
+
 @contextlib.contextmanager
 def controller_down(seconds: float) -> Iterator[None]:
     """slurmctld killed without a word, and started again after so many seconds."""
@@ -248,6 +262,4 @@ def controller_down(seconds: float) -> Iterator[None]:
         time.sleep(max(0.0, seconds - (time.monotonic() - began)))
     finally:
         run("slurmctld")
-        wait_for(
-            lambda: subprocess.run(["squeue", "-h"], capture_output=True, check=False).returncode == 0, 60
-        )
+        wait_for(nodes_answer)

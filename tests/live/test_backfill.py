@@ -15,18 +15,13 @@ from pathlib import Path
 
 import pytest
 from daemon_bed import Site
-from live_bed import run, shown, wait_for
+from live_bed import epoch, has_accounting, left_out, run, shown, wait_for
 
 
 @pytest.fixture(autouse=True)
 def accounting() -> None:
-    if "accounting_storage/slurmdbd" not in run("scontrol", "show", "config"):
-        pytest.skip("this cluster has no slurmdbd")
-
-
-def seconds(job: int | str, key: str) -> int:
-    """A time of a job, epoch s."""
-    return int(run("date", "-d", shown(job, key), "+%s"))
+    if not has_accounting():
+        left_out("this cluster has no slurmdbd")
 
 
 def runs_now(job: int | str) -> None:
@@ -36,18 +31,24 @@ def runs_now(job: int | str) -> None:
 def requeue(job: int | str) -> int:
     """Requeue a job that has run for a while; how long its run was, s."""
     runs_now(job)
-    time.sleep(2.5)
-    start = seconds(job, "StartTime")
+    start = epoch(job, "StartTime")
+    wait_for(lambda: time.time() > start + 2)
     run("scontrol", "requeue", str(job))
     wait_for(lambda: shown(job, "JobState") == "PENDING")
-    return seconds(job, "SubmitTime") - start
+    return epoch(job, "SubmitTime") - start
 
 
 def go_on(job: int | str) -> None:
-    """Have a requeued job start without its delay."""
+    """Have a requeued job start without its delay.
+
+    In a later second than that of the requeue: until then slurmd takes its credential for the one that the
+    requeue has revoked, and Slurm fails the job.
+    """
     wait_for(
         lambda: "COMPLETING" not in run("squeue", "-h", "-j", str(job), "-O", "StateCompact:20,State:40")
     )
+    requeued = epoch(job, "SubmitTime")
+    wait_for(lambda: time.time() >= requeued + 2)
     run("scontrol", "update", f"JobId={job}", "StartTime=now")
 
 
@@ -78,13 +79,13 @@ def no_slurmdbd() -> Iterator[None]:
 @pytest.mark.core
 def test_two_runs_and_a_task_before_the_daemon(site: Site) -> None:
     job = site.submit(gpus=2)
-    first = seconds(job, "SubmitTime")
+    first = epoch(job, "SubmitTime")
     ran = requeue(job)
     go_on(job)
     ran += requeue(job)
     array = site.submit("--array=3-4", gpus=1)
     runs_now(f"{array}_3")
-    array_first = seconds(f"{array}_3", "SubmitTime")
+    array_first = epoch(f"{array}_3", "SubmitTime")
     task_ran = requeue(f"{array}_3")
     task = int(shown(f"{array}_3", "JobId"))
     told(job, 2)
@@ -104,7 +105,7 @@ def test_two_runs_and_a_task_before_the_daemon(site: Site) -> None:
 def test_a_requeue_while_the_daemon_is_away(site: Site) -> None:
     job = site.submit("--comment=checkpoint=1s", gpus=2)
     runs_now(job)
-    first = seconds(job, "SubmitTime")
+    first = epoch(job, "SubmitTime")
     site.once()
     ran = requeue(job)
     told(job, 1)

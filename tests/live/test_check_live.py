@@ -6,11 +6,7 @@ from typing import Any
 
 import pytest
 from daemon_bed import Site
-from live_bed import configured, frozen_controller, run
-
-
-def accounting() -> bool:
-    return "accounting_storage/slurmdbd" in run("scontrol", "show", "config")
+from live_bed import configured, frozen_controller, has_accounting, left_out, run
 
 
 def look(site: Site, user: str = "", status: int | None = None) -> dict[str, dict[str, Any]]:
@@ -28,9 +24,9 @@ def severities(found: dict[str, dict[str, Any]]) -> dict[str, str]:
 def test_rights_as_the_controller_has_them(site: Site) -> None:
     site.settings(daemon={"mode": "enforce"})
     assert look(site, status=0)["rights"]["severity"] == "ok"
-    found = look(site, "tias", 0 if accounting() else 1)["rights"]
-    assert found["severity"] == ("ok" if accounting() else "error")
-    assert ("AdminLevel=Operator" in found["what"]) == accounting()
+    found = look(site, "tias", 0 if has_accounting() else 1)["rights"]
+    assert found["severity"] == ("ok" if has_accounting() else "error")
+    assert ("AdminLevel=Operator" in found["what"]) == has_accounting()
     found = look(site, "alice", 1)["rights"]
     assert found["severity"] == "error"
     assert "set AdminLevel=Operator" in found["do"]
@@ -38,12 +34,12 @@ def test_rights_as_the_controller_has_them(site: Site) -> None:
     job = site.submit("--hold", user="bob")
     for user in ("tias", "alice"):
         may = run("sh", "-c", f"scontrol update JobId={job} Nice=-1 && echo yes || echo no", user=user)
-        assert may.strip() == ("yes" if user == "tias" and accounting() else "no")
+        assert may.strip() == ("yes" if user == "tias" and has_accounting() else "no")
 
 
 def test_an_account_that_lost_its_rights(site: Site) -> None:
-    if not accounting():
-        pytest.skip("this cluster has no slurmdbd")
+    if not has_accounting():
+        left_out("this cluster has no slurmdbd")
     site.settings(daemon={"mode": "enforce"})
     run("sacctmgr", "-i", "modify", "user", "tias", "set", "AdminLevel=None")
     try:
@@ -55,8 +51,8 @@ def test_an_account_that_lost_its_rights(site: Site) -> None:
 
 @pytest.mark.core
 def test_a_good_site(site: Site) -> None:
-    if not accounting():
-        pytest.skip("this cluster has no slurmdbd")
+    if not has_accounting():
+        left_out("this cluster has no slurmdbd")
     found = look(site, "tias", 0)
     # the test bed's pyslurm is bent to fit, and its MinJobAge is its own
     assert severities(found) == ({"backend": "warning"} if site.backend == "pyslurm" else {})
@@ -66,18 +62,20 @@ def test_a_good_site(site: Site) -> None:
 def test_a_site_that_is_set_up_badly(site: Site) -> None:
     more = {}
     lines = ["SchedulerParameters=enable_user_top", "PriorityFlags=INCR_ONLY", "PrivateData=jobs"]
-    if accounting():
+    if has_accounting():
         lines.append("AccountingStoreFlags=job_script")
         more = {"job-comment": "warning"}
     if run("scontrol", "--version").split()[1] >= "23.02":
         lines.append("SlurmctldParameters=rl_enable")
         more["rate-limit"] = "warning"
     site.settings(daemon={"rpc_timeout_s": 5.0}, scope={"not_partitions": ["gpuu"]})
-    with configured(*lines):
-        run("scontrol", "update", "PartitionName=debug", "PriorityTier=7")
-        found = look(site, "alice", 1)
-        done = site.tias("check-config", "--live", user="alice", status=1)
-    run("scontrol", "update", "PartitionName=debug", "PriorityTier=1")
+    try:
+        with configured(*lines):
+            run("scontrol", "update", "PartitionName=debug", "PriorityTier=7")
+            found = look(site, "alice", 1)
+            done = site.tias("check-config", "--live", user="alice", status=1)
+    finally:
+        run("scontrol", "update", "PartitionName=debug", "PriorityTier=1")
     expected = {
         "rights": "warning",
         "private-data": "error",

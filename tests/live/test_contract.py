@@ -5,6 +5,7 @@ contrib/testbed/testbed exec -- python -m pytest tests/live/test_contract.py
 
 from __future__ import annotations
 
+import contextlib
 import math
 import shutil
 import subprocess
@@ -14,7 +15,19 @@ from pathlib import Path
 
 import pytest
 from adapters import ADAPTERS
-from live_bed import configured, frozen_controller, python, row, run, shown, typed_gpus, wait_for
+from live_bed import (
+    configured,
+    end_jobs,
+    frozen_controller,
+    has_accounting,
+    left_out,
+    python,
+    row,
+    run,
+    shown,
+    typed_gpus,
+    wait_for,
+)
 
 from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.live import PRIORITY_UNKNOWN, Adapter, AdapterError, RawTable
@@ -42,8 +55,7 @@ def submit() -> Iterator[Submit]:
         return ids[-1]
 
     yield one
-    for job_id in ids:
-        subprocess.run(["scancel", str(job_id)], capture_output=True, check=False)
+    end_jobs(ids)
 
 
 def state_of(adapter: Adapter, job_id: int) -> str:
@@ -120,7 +132,7 @@ def records(table: RawTable, array: int) -> dict[str, int]:
 
 def test_arrays(adapter: Adapter, submit: Submit) -> None:
     array = submit("--array=0-6%2", "--gpus=1")
-    wait_for(lambda: adapter.jobs().state.count("RUNNING") >= 2)
+    wait_for(lambda: len(records(adapter.jobs(), array)) == 3)
     table = adapter.jobs()
     found = records(table, array)
     assert set(found) == {"0", "1", "2-6"}
@@ -187,7 +199,7 @@ def test_het_jobs(adapter: Adapter, submit: Submit) -> None:
         table = adapter.jobs()
         assert [int(row(table, leader + i)["nice"]) for i in (0, 1)] == [5, 6]
     finally:
-        run("scancel", str(leader))
+        end_jobs([leader])
 
 
 def test_an_ordinary_job(adapter: Adapter, running: Submit) -> None:
@@ -212,7 +224,7 @@ def test_an_ordinary_job(adapter: Adapter, running: Submit) -> None:
     assert one["end"] == one["start"] + 25 * 3600
     assert one["suspended_s"] == 0
     assert math.isnan(one["native_deadline"])
-    assert abs(table.time - time.time()) < 5
+    assert before - 2 <= table.time <= time.time() + 2
     assert list(table.job_id) == sorted(set(table.job_id.tolist()))
 
 
@@ -274,9 +286,7 @@ def test_gpus_with_a_type(adapter: Adapter, submit: Submit, running: Submit) -> 
         nodes = adapter.nodes()
         assert set(nodes.gpus.tolist()) == {8}
         assert nodes.gpus_used.sum() == 2
-        for job_id in (*ids.values(), runs):
-            run("scancel", str(job_id))
-        wait_for(lambda: adapter.nodes().gpus_used.sum() == 0)
+        end_jobs([*ids.values(), runs])
 
 
 def test_memory_is_of_the_whole_job(adapter: Adapter, submit: Submit) -> None:
@@ -291,13 +301,14 @@ def test_jobs_of_others_and_jobs_without_a_script(adapter: Adapter, submit: Subm
     with subprocess.Popen(["srun", "-J", "no-script", "sleep", "60"], stderr=subprocess.DEVNULL) as process:
         try:
             wait_for(lambda: run("squeue", "-h", "-n", "no-script", "-t", "R", "-o", "%A").strip() != "")
-            number = int(run("squeue", "-h", "-n", "no-script", "-o", "%A"))
+            number = int(run("squeue", "-h", "-n", "no-script", "-t", "R", "-o", "%A"))
             table = adapter.jobs()
             assert (row(table, theirs)["user"], row(table, theirs)["account"]) == ("bob", "a2")
             assert not row(table, number)["batch"]
             assert adapter.requeue(number).result == "refused"
         finally:
             process.terminate()
+            wait_for(lambda: run("squeue", "-h", "-n", "no-script") == "")
 
 
 def test_ended_jobs_stay_for_a_while(adapter: Adapter, submit: Submit, completed: int) -> None:
@@ -312,33 +323,48 @@ def test_ended_jobs_stay_for_a_while(adapter: Adapter, submit: Submit, completed
 
 def test_suspended(adapter: Adapter, running: Submit) -> None:
     job_id = running("--gpus=1")
+    began = time.time()
     run("scontrol", "suspend", str(job_id))
-    time.sleep(4)
+    wait_for(lambda: time.time() > began + 4)
     one = row(adapter.jobs(), job_id)
     assert one["state"] == "SUSPENDED"
-    assert 2 <= one["suspended_s"] <= 7
+    # both ends are whole seconds of Slurm's
+    assert 2 <= one["suspended_s"] <= time.time() - began + 3
     run("scontrol", "resume", str(job_id))
     one = row(adapter.jobs(), job_id)
     assert one["state"] == "RUNNING"
-    assert 2 <= one["suspended_s"] <= 8
+    assert 2 <= one["suspended_s"] <= time.time() - began + 3
 
 
-def test_the_state_behind_a_flag(adapter: Adapter, running: Submit, tmp_path: Path) -> None:
-    epilog = Path("/tmp/slow-epilog")
-    epilog.write_text("#!/bin/sh\nsleep 6\n")
+@contextlib.contextmanager
+def endless_epilogs() -> Iterator[None]:
+    """Jobs that end stay COMPLETING until the block is left; Slurm has the epilog as it is within."""
+    epilog, hold = Path("/tmp/slow-epilog"), Path("/tmp/slow-epilog-waits")
+    epilog.write_text(f"#!/bin/sh\nwhile [ -e {hold} ]; do sleep 0.2; done\n")
     epilog.chmod(0o755)
-    with configured(f"Epilog={epilog}"):
-        again, gone, bad = running(), running(), running(script="sleep 1; exit 3")
-        wait_for(lambda: row(adapter.jobs(), bad)["flags"] == "COMPLETING")
-        assert row(adapter.jobs(), bad)["state"] == "FAILED"
-        assert adapter.requeue(bad).result == "gone"
-        assert adapter.requeue(again).result == "ok"
-        run("scancel", str(gone))
-        wait_for(lambda: row(adapter.jobs(), gone)["flags"] == "COMPLETING")
-        table = adapter.jobs()
-        assert row(table, again)["flags"] == "COMPLETING"
-        assert (row(table, again)["state"], row(table, again)["restarts"]) == ("PENDING", 1)
-        assert row(table, gone)["state"] == "CANCELLED"
+    hold.touch()
+    try:
+        yield
+    finally:
+        hold.unlink()
+
+
+def test_the_state_behind_a_flag(adapter: Adapter, running: Submit) -> None:
+    with configured("Epilog=/tmp/slow-epilog"):
+        with endless_epilogs():
+            again, gone, bad = running(), running(), running(script="sleep 1; exit 3")
+            wait_for(lambda: row(adapter.jobs(), bad)["flags"] == "COMPLETING")
+            assert row(adapter.jobs(), bad)["state"] == "FAILED"
+            assert adapter.requeue(bad).result == "gone"
+            assert adapter.requeue(again).result == "ok"
+            run("scancel", str(gone))
+            wait_for(lambda: row(adapter.jobs(), gone)["flags"] == "COMPLETING")
+            # how it ended is known when its processes are gone, that it has ended at once
+            wait_for(lambda: row(adapter.jobs(), gone)["state"] == "CANCELLED")
+            table = adapter.jobs()
+            assert row(table, gone)["flags"] == "COMPLETING"
+            assert row(table, again)["flags"] == "COMPLETING"
+            assert (row(table, again)["state"], row(table, again)["restarts"]) == ("PENDING", 1)
         wait_for(lambda: not row(adapter.jobs(), gone)["flags"])
         run("scontrol", "requeuehold", "State=SpecialExit", str(running()))
         wait_for(lambda: "SPECIAL_EXIT" in adapter.jobs().flags)
@@ -525,7 +551,7 @@ def test_scrontab(adapter: Adapter) -> None:
         shutil.which("scrontab") is None
         or "enable" not in run("scontrol", "show", "config").split("ScronParameters")[1].splitlines()[0]
     ):
-        pytest.skip("needs a cluster that was brought up with --conf ScronParameters=enable")
+        left_out("needs a cluster that was brought up with --conf ScronParameters=enable")
     subprocess.run(["scrontab", "-"], input=b"0 0 1 1 * true\n", check=True)
     try:
         job_id = int(run("squeue", "-h", "-u", "root", "-n", "true", "-t", "PD", "-o", "%A"))
@@ -549,8 +575,8 @@ def test_without_rights(adapter: Adapter, submit: Submit) -> None:
 
 
 def test_an_operator_may(adapter: Adapter, submit: Submit) -> None:
-    if not shown(submit("--hold"), "Account").startswith("root"):
-        pytest.skip("needs a cluster with accounting")
+    if not has_accounting():
+        left_out("this cluster has no slurmdbd")
     job_id = submit("--begin=now+1hour")
     code = (
         "from adapters import ADAPTERS\n"
@@ -601,7 +627,7 @@ def test_a_requeue_of_a_het_job_is_of_all_of_it(adapter: Adapter) -> None:
         table = adapter.jobs()
         assert [row(table, leader + i)["state"] for i in (0, 1)] == ["PENDING", "PENDING"]
     finally:
-        run("scancel", str(leader))
+        end_jobs([leader, leader + 1])
 
 
 # ---- a controller that does not answer ----
@@ -619,7 +645,7 @@ def test_every_call_ends_in_time(adapter: Adapter, submit: Submit) -> None:
                     call()
                 assert caught.value.retry
                 assert "\n" not in str(caught.value)
-                assert time.monotonic() - begin < 8
+                assert time.monotonic() - begin < 30
             assert impatient.write(job_id, "nice", 9).result == "retry"
             assert impatient.unpin(job_id).result == "retry"
             assert impatient.requeue(job_id).result == "retry"

@@ -118,7 +118,7 @@ def test_what_priority_cannot_cure_is_not_raised(site: Site, kind: str) -> None:
         }
         free = site.submit(claim)
         for why, job in blocked.items():
-            wait_for(lambda job=job, why=why: reason(job) == why, 30)  # type: ignore[misc]
+            wait_for(lambda job=job, why=why: reason(job) == why)  # type: ignore[misc]
         before = {job: priority(job) for job in blocked.values()}
         sent = updates()
         assert site.once().json["writes"] == 1

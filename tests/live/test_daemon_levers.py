@@ -5,13 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
-from daemon_bed import CALM, URGENT, Site, lever_value, nice, priority, update, updates
-from live_bed import run, wait_for
-
-
-def in_slurms_order(jobs: list[int]) -> list[int]:
-    """Waiting jobs as Slurm will look at them: by priority, then by id."""
-    return sorted(jobs, key=lambda job: (-priority(job), job))
+from daemon_bed import CALM, URGENT, Site, in_slurms_order, lever_value, nice, priority, update, updates
+from live_bed import epoch, run, wait_for
 
 
 @pytest.mark.parametrize(
@@ -25,19 +20,20 @@ def in_slurms_order(jobs: list[int]) -> list[int]:
 def test_slurm_starts_the_jobs_in_the_order_planned(site: Site, kind: str) -> None:
     site.lever(kind)
     blocker, order = site.block(), site.order()
-    overdue = site.submit("--comment=deadline=+1s", script=site.tell)
+    past = site.submit("--comment=deadline=+1s", script=site.tell)
     calm = site.submit(f"--comment={CALM}", script=site.tell)
     first = site.submit(script=site.tell)
     second = site.submit("--comment=no claim at all", script=site.tell)
     urgent = site.submit(f"--comment={URGENT}", script=site.tell)
-    planned = [urgent, first, second, calm, overdue]
-    time.sleep(1)
+    # a claim that has passed at its first sight is none
+    planned = [urgent, past, first, second, calm]
+    wait_for(lambda: time.time() > epoch(past, "SubmitTime") + 2)
     assert in_slurms_order(planned) != planned
     seen = site.once().json
     assert (seen["result"], seen["writes"], seen["failed"]) == ("ok", 5, 0)
     assert in_slurms_order(planned) == planned
     run("scancel", str(blocker))
-    wait_for(lambda: len(order()) == 5, 60)
+    wait_for(lambda: len(order()) == 5)
     assert order() == planned
 
 

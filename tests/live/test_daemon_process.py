@@ -110,13 +110,13 @@ def test_a_second_daemon_refuses(site: Site) -> None:
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGTERM, marks=pytest.mark.core), signal.SIGINT])
 def test_a_signal_ends_it_cleanly_in_the_midst_of_writing(site: Site, number: int) -> None:
     site.block()
-    site.settings(daemon={"writes_per_second": 1.0})
+    site.settings(daemon={"writes_per_second": 0.2})
     jobs = [site.submit() for _ in range(5)]
     daemon = site.start()
     wait_for(lambda: nice(jobs[0]) < 0)
     began = time.monotonic()
     assert daemon.end(number) == 0
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert daemon.said("stopped")
     assert nice(jobs[-1]) == 0
     left = subprocess.run(["pgrep", "-f", str(site.home)], capture_output=True, check=False).stdout

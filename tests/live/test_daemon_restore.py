@@ -90,7 +90,7 @@ def test_restore_returns_every_job_to_what_it_was(site: Site, kind: str) -> None
 )
 def test_kill_between_two_writes_leaves_no_value_unknown(site: Site, kind: str) -> None:
     site.lever(kind)
-    site.settings(daemon={"writes_per_second": 1.0})
+    site.settings(daemon={"writes_per_second": 0.2})
     site.block()
     jobs = [site.submit("--nice=5", f"--comment={URGENT}") for _ in range(4)]
     wait_for(lambda: priority(jobs[-1]) > 0)
@@ -122,7 +122,7 @@ def test_kill_between_two_writes_leaves_no_value_unknown(site: Site, kind: str) 
 @pytest.mark.parametrize("kind", LEVERS)
 def test_restore_after_a_kill_without_a_restart(site: Site, kind: str) -> None:
     site.lever(kind)
-    site.settings(daemon={"writes_per_second": 1.0})
+    site.settings(daemon={"writes_per_second": 0.2})
     site.block()
     jobs = [site.submit("--nice=5") for _ in range(3)]
     wait_for(lambda: priority(jobs[-1]) > 0)
@@ -146,7 +146,7 @@ def test_restore_of_a_job_that_runs_by_now(site: Site, kind: str) -> None:
     site.once()
     assert priority(job) > before + 1000
     run("scancel", str(blocker))
-    wait_for(lambda: shown(job, "JobState") == "RUNNING", 60)
+    wait_for(lambda: shown(job, "JobState") == "RUNNING")
     assert site.tias("restore", "--json").json["outcomes"] == {"restored": 1}
     assert nice(job) == 9
     assert priority(job) < before + 1000

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from adapters import ADAPTERS
-from live_bed import run, shown, wait_for
+from live_bed import end_jobs, epoch, run, shown, wait_for
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # for port_contract.py
 import port_contract
@@ -21,7 +22,15 @@ class LiveWorld:
     """One job that holds n2, four that wait for it; the others of the cluster are out of sight."""
 
     def __init__(self, backend: str) -> None:
-        self.adapter = ADAPTERS[backend](30.0)
+        self.adapter = ADAPTERS[backend](60.0)
+        self._submitted: list[int] = []
+        try:
+            self._build()
+        except BaseException:
+            self.close()
+            raise
+
+    def _build(self) -> None:
         before = {int(j) for j in self.adapter.jobs().job_id}
         self.blocker = self._submit("sleep 900")
         wait_for(lambda: shown(self.blocker, "JobState") == "RUNNING")
@@ -55,19 +64,22 @@ class LiveWorld:
             script,
             user="alice",
         )
-        return int(said.split(";")[0])
+        self._submitted.append(int(said.split(";")[0]))
+        return self._submitted[-1]
 
     def release(self) -> None:
+        started = epoch(self.blocker, "StartTime")
+        wait_for(lambda: time.time() > started + 2)  # it has run, in whole seconds too
         run("scancel", str(self.blocker))
-        wait_for(lambda: not run("squeue", "-h", "-j", ",".join(map(str, self.waiting))).strip(), 150.0)
+        wait_for(lambda: not run("squeue", "-h", "-j", ",".join(map(str, self.waiting))).strip(), 300.0)
 
     def started(self) -> list[int]:
         start = {j: shown(j, "StartTime") for j in self.waiting}
         return sorted(self.waiting, key=lambda j: start[j])
 
     def close(self) -> None:
-        run("scancel", *(str(j) for j in (self.blocker, *self.waiting)))
         self.adapter.close()
+        end_jobs(self._submitted)
 
 
 class _Ours:

@@ -6,7 +6,6 @@ contrib/testbed/testbed exec -- python -m pytest tests/live/test_pyslurm.py
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from live_bed import run, shown, wait_for
+from live_bed import configured, end_jobs, frozen_controller, run, shown, wait_for
 
 from tias_slurm.errors import InputError
 from tias_slurm.slurm.choose import choose
@@ -29,9 +28,6 @@ from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live import AdapterError, RawTable
 from tias_slurm.slurm.pyslurm_adapter import PyslurmAdapter, Versions, installed_pyslurm, read_versions
 
-pytestmark = pytest.mark.skipif(
-    not installed_pyslurm(), reason="no pyslurm for the Slurm release of this cluster"
-)
 Submit = Callable[..., int]
 BUSY = "while :; do sleep 1; done"
 
@@ -65,9 +61,7 @@ def submit() -> Iterator[Submit]:
         return ids[-1]
 
     yield one
-    for job_id in ids:
-        subprocess.run(["scancel", "--full", "--signal=KILL", str(job_id)], capture_output=True, check=False)
-        subprocess.run(["scancel", str(job_id)], capture_output=True, check=False)
+    end_jobs(ids)
 
 
 @pytest.fixture
@@ -146,12 +140,16 @@ def test_both_adapters_see_the_same_queue(
     running("--array=0-1", "--gpus=1")
     held = submit("--hold", "--nice=77", "-p", "gpu,debug", "-t", "2-0")
     submit(f"--dependency=afterok:{held}", "--gpus=3", "--mem=3G", "-n", "5")
-    subprocess.run(
-        ["sbatch", "--hold", "--gpus=1", ":", "--cpus-per-task=2"],
-        input=b"#!/bin/sh\nsleep 1\n",
-        capture_output=True,
-        check=False,
-    )
+    submit("--hold", "--gpus=1", ":", "--cpus-per-task=2")
+    # records that ended without nodes, and what a controller that starts anew makes of them
+    again = running("--array=0-1", "--gpus=1", "--requeue")
+    run("scontrol", "requeue", f"{again}_0")
+    wait_for(lambda: shown(f"{again}_0", "JobState") == "PENDING")
+    split = submit("--array=0-2", "--gpus=2", "--hold")
+    run("scontrol", "update", f"JobId={split}_0", "Nice=4")
+    end_jobs([again, split])
+    with configured():
+        pass
     wait_for(lambda: shown(done, "JobState") == "COMPLETED")
     ours, theirs = adapter.jobs(), commands.jobs()
     assert len(ours) > 8
@@ -164,15 +162,20 @@ def test_both_adapters_see_the_same_queue(
             waits = [state == "PENDING" and t != "" for state, t in zip(ours.state, mine, strict=True)]
             for one, another in zip(compress(mine, waits), compress(other, waits), strict=True):
                 assert tasks_of(one) == tasks_of(another)
+        elif name == "mem_mb":
+            # squeue does not tell what a record asked for that ended without nodes under an earlier slurmctld
+            held = [
+                state == "PENDING" or n != "" for state, n in zip(ours.state, ours.node_list, strict=True)
+            ]
+            np.testing.assert_array_equal(mine[held], other[held], err_msg=name)
         elif name != "time":
             np.testing.assert_array_equal(mine, other, err_msg=name)
-    run("scancel", "--me", "--state=PENDING")
 
 
 def test_the_state_behind_completing(adapter: PyslurmAdapter, running: Callable[..., int]) -> None:
-    stubborn = "trap '' TERM; " + BUSY
+    stubborn = "trap '' TERM; touch /tmp/trap-$SLURM_JOB_ID; " + BUSY
     cancelled, requeued = running(script=stubborn), running(script=stubborn)
-    time.sleep(1.5)  # the trap is set
+    wait_for(lambda: all(Path(f"/tmp/trap-{job_id}").exists() for job_id in (cancelled, requeued)))
     run("scancel", str(cancelled))
     assert adapter.requeue(requeued).result == "ok"
     table = adapter.jobs()
@@ -185,17 +188,20 @@ def test_the_state_behind_completing(adapter: PyslurmAdapter, running: Callable[
 
 def test_suspended_seconds(adapter: PyslurmAdapter, running: Callable[..., int]) -> None:
     job_id = running()
+    began = time.time()
     run("scontrol", "suspend", str(job_id))
-    time.sleep(3.0)
+    wait_for(lambda: time.time() > began + 3)
     table = adapter.jobs()
     assert table.state[row(table, job_id)] == "SUSPENDED"
-    assert 2.0 <= table.suspended_s[row(table, job_id)] <= 6.0
+    # both ends are whole seconds of Slurm's
+    assert 2.0 <= table.suspended_s[row(table, job_id)] <= time.time() - began + 3
     run("scontrol", "resume", str(job_id))
     table = adapter.jobs()
     before = table.suspended_s[row(table, job_id)]
     assert table.state[row(table, job_id)] == "RUNNING"
-    assert 2.0 <= before <= 7.0
-    time.sleep(2.0)
+    assert 2.0 <= before <= time.time() - began + 3
+    resumed = time.time()
+    wait_for(lambda: time.time() > resumed + 2)  # and now it stands still
     table = adapter.jobs()
     assert table.suspended_s[row(table, job_id)] == before
 
@@ -295,17 +301,6 @@ def test_a_killed_worker_is_replaced(adapter: PyslurmAdapter, submit: Submit) ->
     assert table.state[row(table, job_id)] == "PENDING"
 
 
-@contextlib.contextmanager
-def frozen_controller() -> Iterator[None]:
-    """slurmctld stopped: it takes connections and answers nothing."""
-    pid = int(Path("/run/slurmctld.pid").read_text())
-    os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid, signal.SIGCONT)
-
-
 def test_a_controller_that_does_not_answer(commands: CommandsAdapter, submit: Submit) -> None:
     job_id = submit("--hold")
     impatient = PyslurmAdapter(commands, allow_version_mismatch=True, call_limit_s=2.0)
@@ -317,7 +312,7 @@ def test_a_controller_that_does_not_answer(commands: CommandsAdapter, submit: Su
         with pytest.raises(AdapterError) as caught:
             impatient.jobs()
         assert caught.value.retry
-        assert time.monotonic() - begin < 6.0
+        assert time.monotonic() - begin < 30.0
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
     wait_for(lambda: shown(job_id, "JobState") == "PENDING")
@@ -336,7 +331,7 @@ def test_no_slurm_conf_ends_the_worker_not_us(
     with pytest.raises(AdapterError, match="worker") as caught:
         lost.facts()
     assert caught.value.retry
-    assert time.monotonic() - begin < 20.0
+    assert time.monotonic() - begin < 60.0
     assert lost.worker.pid is None
 
 
@@ -362,7 +357,7 @@ def test_a_worker_ends_with_its_daemon() -> None:
         except OSError:
             return True
 
-    wait_for(ended, 10.0)
+    wait_for(ended)
     daemon.stdout.close()
 
 

@@ -60,10 +60,11 @@ def up(layout: Layout, settings: Settings, pyslurm: bool) -> None:
                 record["slurm_version"] = slurm_version(root)
                 record["pyslurm_path"] = str(built)
                 record["checkout"] = str(CHECKOUT)
-                (directory / "cluster.json").write_text(json.dumps(record))
+                half = directory / "cluster.half"
+                half.write_text(json.dumps(record))
+                half.rename(directory / "cluster.json")  # others read it meanwhile
             with step("namespaces, root and devices"):
                 _start(layout, settings, root, venv, built)
-                namespace.wait_found(mark(layout, settings.name))
             cluster = Cluster(layout, settings.name)
             services.start_all(cluster)
             (directory / "ready").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -57,13 +58,15 @@ class Layout:
         os.utime(entry, (now, now))
         named = set()
         for name in self.clusters():
-            record = self.cluster(name) / "cluster.json"
-            if record.exists():
-                named |= {
-                    value for value in json.loads(record.read_text()).values() if isinstance(value, str)
-                }
-        others = [other for other in entry.parent.iterdir() if other != entry and str(other) not in named]
-        return sorted(other for other in others if now - other.stat().st_mtime > UNUSED_S)
+            with contextlib.suppress(FileNotFoundError):  # it ends meanwhile
+                record = json.loads((self.cluster(name) / "cluster.json").read_text())
+                named |= {value for value in record.values() if isinstance(value, str)}
+        unused = []
+        for other in entry.parent.iterdir():
+            with contextlib.suppress(FileNotFoundError):  # another testbed builds it, or removes it
+                if other != entry and str(other) not in named and now - other.stat().st_mtime > UNUSED_S:
+                    unused.append(other)
+        return sorted(unused)
 
 
 def checked_name(name: str) -> str:

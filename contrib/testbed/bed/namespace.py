@@ -84,13 +84,22 @@ def marked(mark: str) -> list[int]:
     return pids
 
 
-def find(mark: str) -> int | None:
-    """The pid, as seen from here, of process 1 of the namespace with this mark; None if it does not run."""
-    for pid in marked(mark):
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-                if line.startswith("NSpid:") and len(line.split()) > 2 and line.split()[-1] == "1":
-                    return pid
+def find(mark: str, patience: float = 5) -> int | None:
+    """The pid, as seen from here, of process 1 of the namespace with this mark; None if it does not run.
+
+    While unshare runs it is looked for again, for `patience` seconds: the environment of a process cannot be
+    read in the moment of its exec.
+    """
+    deadline = time.monotonic() + patience
+    while pids := marked(mark):
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+                    if line.startswith("NSpid:") and len(line.split()) > 2 and line.split()[-1] == "1":
+                        return pid
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
     return None
 
 
@@ -112,16 +121,6 @@ def end(mark: str, timeout: float = 20) -> int:
         if time.monotonic() > deadline:
             raise TestbedError(f"processes {pids} do not end after SIGKILL; see /proc/{pids[0]}/stack")
         time.sleep(0.05)
-
-
-def wait_found(mark: str, timeout: float = 10) -> int:
-    """`find` just after `start`: an environment cannot be read for a moment while a process execs."""
-    deadline = time.monotonic() + timeout
-    while (pid := find(mark)) is None:
-        if time.monotonic() > deadline:
-            raise TestbedError("namespace: its first process ended at once")
-        time.sleep(0.01)
-    return pid
 
 
 def _is_zombie(pid: int) -> bool:

@@ -74,7 +74,9 @@ def _build(layout: Layout, release: Release, root: Path) -> None:
     remove_tree(half)
     half.mkdir(parents=True)
     try:
-        _ensure_debootstrap(log)
+        # several testbeds may build roots at once, and apt-get waits for nobody
+        with locked(layout.lock("debootstrap"), "another testbed that installs debootstrap"):
+            _ensure_debootstrap(log)
         _fill(layout, release, half, log)
     except BaseException:
         remove_tree(half)
