@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.slurm.command_parse import pieces_of, types_of
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN
 from tias_slurm.slurm.pyslurm_pipe import Column
 
@@ -53,7 +52,7 @@ ATTRIBUTES = (
 )
 AT = {name: place for place, name in enumerate(ATTRIBUTES)}
 _READ = attrgetter(*ATTRIBUTES)
-_STATE, _TRES = AT["state"], AT["tres"]
+_STATE, _TRES, _NODES = AT["state"], AT["tres"], AT["allocated_nodes"]
 _ID = attrgetter("id")
 # a record without these says nothing of use; the rest has a value for "unknown"
 _NEEDED = frozenset(
@@ -121,7 +120,7 @@ def job_columns(
             if state not in _STATES:
                 state, flag = base_state(job, row, now)
             if state not in ("PENDING", "RUNNING"):
-                tres = _held(job)
+                tres = _taken(job, row[_NODES])
             taken, amount = _amounts(tres)
         except Exception:
             refused += 1
@@ -158,9 +157,12 @@ def slow_row(job: Any) -> tuple[list[Any], int]:
     return row, repaired
 
 
-def _held(job: Any) -> Any:
-    """What a job holds, else what it asks for."""
-    for name in ("allocated_tres", "requested_tres"):
+def _taken(job: Any, nodes: str | None) -> Any:
+    """What a job that has ended or is suspended has held, else what it asked for.
+
+    Without nodes it has held nothing, whatever a controller that was started anew made of its allocation.
+    """
+    for name in ("allocated_tres", "requested_tres") if nodes else ("requested_tres",):
         try:
             tres = getattr(job, name)
         except Exception:
@@ -240,11 +242,8 @@ def _columns(
 ) -> dict[str, Column]:
     by_name = dict(zip(ATTRIBUTES, zip(*rows, strict=True) if rows else [()] * len(ATTRIBUTES), strict=True))
     het_id = _ints(by_name["heterogeneous_id"])
-    names = ("array_id", "array_tasks_waiting", "array_task_id", "allocated_nodes")
-    tasks = [
-        _task(array, waiting, task, nodes, state)
-        for array, waiting, task, nodes, state in zip(*(by_name[n] for n in names), states, strict=True)
-    ]
+    names = ("id", "array_id", "array_tasks_waiting", "array_task_id", "allocated_nodes", "requeue_count")
+    tasks = [_task(*record) for record in zip(states, *(by_name[n] for n in names), strict=True)]
     array_id = np.where([task != "" for task in tasks], _ints(by_name["array_id"]), 0).astype(np.int64)
     start, suspend = _floats(by_name["start_time"]), _floats(by_name["suspend_time"])
     # None stands for unlimited too
@@ -288,12 +287,20 @@ def _columns(
     }
 
 
-def _task(array: int | None, waiting: str | None, task: int | None, nodes: str | None, state: str) -> str:
+def _task(
+    state: str,
+    job_id: int,
+    array: int | None,
+    waiting: str | None,
+    task: int | None,
+    nodes: str | None,
+    restarts: int | None,
+) -> str:
     """The task or tasks of a record; task 0 comes as None."""
     if not array or waiting or task:
         return (waiting or str(task)) if array else ""
-    # the rest of an array that was cancelled before it ran has no tasks left
-    return "0" if nodes or state == "PENDING" else ""
+    # the record that all tasks of an array began in has none left once each was cancelled by itself
+    return "0" if job_id != array or nodes or restarts or state == "PENDING" else ""
 
 
 def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[Any], now: float) -> Floats:
@@ -307,7 +314,7 @@ def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[
 
 
 def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
-    """Columns of RawNodes, by name; partitions and features as comma lists."""
+    """Columns of RawNodes, by name; partitions as a comma list."""
     rows = []
     for node in nodes:
         try:
@@ -319,28 +326,20 @@ def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
                     _gres_gpus(node.allocated_gres),
                     node.effective_cpus or node.total_cpus,
                     node.allocated_cpus,
-                    float(node.real_memory or 0) - float(node.memory_reserved_for_system or 0),
+                    float(node.real_memory or 0),
                     float(node.allocated_memory or 0),
                     ",".join(node.partitions or []),
-                    types_of(n[4:] for n in node.configured_gres or () if n.startswith("gpu:")),
-                    pieces_of(n.split(":")[0] for n in node.configured_gres or ()),
-                    ",".join(node.active_features or []),
-                    node.threads_per_core or 1,
                 )
             )
         except Exception:  # noqa: S112  # a node that cannot be read is one that cannot be planned with
             continue
-    names = (
-        "name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions",
-        "gpu_types", "other_gres", "features", "threads",
-    )  # fmt: skip
+    names = ("name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions")
     columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
     made: dict[str, Column] = {
-        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used", "threads")
+        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used")
     }
     made |= {name: _floats(columns[name]) for name in ("mem_mb", "mem_used_mb")}
-    texts = ("name", "state", "partitions", "gpu_types", "other_gres", "features")
-    made |= {name: list(columns[name]) for name in texts}
+    made |= {name: list(columns[name]) for name in ("name", "state", "partitions")}
     return made
 
 
