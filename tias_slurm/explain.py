@@ -170,13 +170,16 @@ def _say(was: State, now: State) -> str:
     return f"comes to level {now.level}" if now.level != was.level else f"is in queue {now.queue}"
 
 
-def place(case: Case, row: int, peers: Bools) -> Place:
-    """Who stands before a waiting job. `peers`, shape (n,): jobs that may use one of its partitions."""
+def place(case: Case, row: int, peers: Bools, able: Bools) -> Place:
+    """Who stands before a waiting job.
+
+    Shapes (n,): `peers`, jobs that may use one of its partitions; `able`, that wait for nothing but nodes and
+    their turn.
+    """
     s = case.snapshot
     waits = np.asarray((s.jobs.state == PENDING) & peers, dtype=np.bool_)
     now = _before(case, row, s.jobs.lever) & waits
     then = _before(case, row, case.planned) & waits
-    able = s.jobs.can_start
     return Place(
         int(now.sum()),
         int((now & able).sum()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -53,7 +54,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     """The whole account of the job in row `at` of the queue, ready for JSON."""
     import numpy as np
 
-    from tias_slurm.cli.lookup import names_of, peers
+    from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
 
     raw = seen.raw
@@ -100,7 +101,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
         "claim_over_quota": over_quota,
         "claim_lost": bool(kept["lost"] > 0),
         "lever": _lever(settings, seen, row, float(case.lever.target(history.found, made.ranking)[row])),
-        "place": vars(place(case, row, peers(raw, seen.observed.rows, at))) if not _runs(job) else None,
+        "place": None,
         "requeue": {
             "possible": bool(jobs.requeueable[row]) if _runs(job) else None,
             "mode": settings.requeue.mode,
@@ -116,6 +117,9 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
             "work_redone_s": kept["redone"],
         },
     }
+    if not _runs(job):
+        rows = seen.observed.rows
+        job["place"] = vars(place(case, row, peers(raw, rows, at), startable(raw, rows)))
     job["answer"] = answer(job)
     return job
 
@@ -127,7 +131,9 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     jobs, kept = seen.seen.snapshot.jobs, seen.cycle.ledger.row(row)
     now, state_dir = float(jobs.lever[row]), settings.daemon.state_dir
     refused = kept["refused"] == kept["refused"]
-    running = status.holder(state_dir).running
+    running = os.path.isdir(state_dir) and status.holder(state_dir).running
+    left = (status.left(state_dir) or {}) if running else {}
+    mode = left.get("mode", settings.daemon.mode)
     because = ""
     if jobs.state[row] != 0:
         because = "it runs"
@@ -144,7 +150,7 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         state = "left alone"
     elif row not in seen.seen.plan.write:
         state = "in place" if now == target else "near enough, or left for a later cycle"
-    elif settings.daemon.mode != "enforce":
+    elif mode != "enforce":
         state, because = "not written", "a dry run"
     elif hands.paused(state_dir):
         state, because = "not written", "the daemon is paused"
@@ -186,7 +192,8 @@ def answer(job: dict[str, Any]) -> str:
     if not place["startable"]:
         return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
     n, gpus = place["startable"], place["gpus"]
-    before = f"{n} job{'s' * (n > 1)} ({gpus} GPUs) stand{'s' * (n == 1)} before it"
+    before = f"{n} job{'s' * (n > 1)} ({gpus} GPUs) stand{'s' * (n == 1)} before it in its partitions"
+    stands += ", ignored by order" if lever["because"] == "ignored" else ""
     hopeless = ", as its deadline can hardly be met any more" if job["class"] == "hopeless" else ""
     return f"{name} waits its turn: {before}; {stands}{hopeless}"
 

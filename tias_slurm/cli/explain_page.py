@@ -132,9 +132,10 @@ def _place(job: dict[str, Any]) -> Rows:
     place = job["place"]
     if place is None:
         return []
-    words = f"{place['startable']} waiting jobs ({place['gpus']} GPUs) before it in its partitions"
-    if place["jobs"] != place["startable"]:
-        words += f", and {place['jobs'] - place['startable']} that cannot start"
+    n, more = place["startable"], place["jobs"] - place["startable"]
+    words = f"{n} waiting job{'s' * (n != 1)} ({place['gpus']} GPUs) before it in its partitions"
+    if more:
+        words += f", and {more} that cannot start"
     if place["startable_planned"] != place["startable"]:
         words += f"; {place['startable_planned']} after the next writes"
     return [("place", words), ("Slurm says", job["slurm_reason"])]

@@ -10,6 +10,7 @@ from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Ints
 from tias_slurm.slurm.live import RawTable
 from tias_slurm.slurm.live_cluster import job_names
+from tias_slurm.slurm.observer import helped
 
 _RANGE = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
 
@@ -58,6 +59,12 @@ def names_of(raw: RawTable, row: int) -> str:
     if raw.het_id[row] and raw.het_offset[row]:
         return f"{int(raw.het_id[row])}+{int(raw.het_offset[row])}"
     return job_names(raw, [row])[0]
+
+
+def startable(raw: RawTable, rows: Ints) -> Bools:
+    """Which of the jobs in `rows` wait for nothing but nodes and their turn, ours or not. Shape (n,)."""
+    able = (helped(raw.reason[r]) and raw.priority[r] != 0 for r in rows.tolist())
+    return np.fromiter(able, dtype=np.bool_, count=len(rows))
 
 
 def peers(raw: RawTable, rows: Ints, at: int) -> Bools:

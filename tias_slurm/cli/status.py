@@ -140,7 +140,7 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
 
 
 def _learned(learner: Learner, settings: Config) -> dict[str, Any]:
-    """What finished jobs taught, by window class: what they are worth, which share of the window was enough."""
+    """What finished jobs taught, by window class: their weight, and which share of the window was enough."""
     from tias_slurm.assemble import tias
 
     classes = [
