@@ -1,6 +1,7 @@
 # make dry-run   set everything up and replay the bundled history; ends with the table and the report's path
-# make test      set everything up and pass the tests of the host
-# make test-live the core of the live tests, on real Slurms that it brings up (root, Debian); test-full: all of them
+# make test      set everything up and pass the tests: test-host, those that need nothing else, and test-live, the
+#                core of those on real Slurms, which it brings up (root on Debian; else it says what did not run)
+# make test-full the host's tests, and all tests on real Slurms
 # make lint      ruff and mypy --strict
 # make bench     speed and memory, as ratios against something known
 # make lock      renew requirements/*.txt from pyproject.toml (needs uv)
@@ -9,7 +10,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= dry-run-report
 
-.PHONY: dry-run test test-live test-full lint bench bench-live lock clean
+.PHONY: dry-run test test-host test-live test-full lint bench bench-live lock clean
 .DEFAULT_GOAL := dry-run
 
 # a Debian without python3-venv gets it where we may install it, and a clear word where we may not
@@ -28,15 +29,17 @@ dry-run: .venv/ready
 	$(BIN)/tias-slurm dry-run examples/cluster-export.txt.gz --nodes examples/nodes.txt \
 	  --timezone Europe/Berlin --out $(OUT)
 
-test: .venv/ready
+test: test-host test-live
+
+test-host: .venv/ready
 	$(BIN)/python -m pytest -q
 
-# on real Slurms, as root on Debian: the core on 26.05 and a smoke test on 24.11 and 22.05, about seven minutes
+# the core on Slurm 26.05 with both adapters, and a smoke test on 24.11 and 22.05
 test-live: .venv/ready
 	$(BIN)/python contrib/live_tests.py core
 
-# everything, on all three Slurms: half an hour and more
-test-full: test
+# everything on all three
+test-full: test-host
 	$(BIN)/python contrib/live_tests.py full
 
 lint: .venv/ready
