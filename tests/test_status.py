@@ -1,0 +1,504 @@
+"""What people see and order: status, explain, history, pause, ignore. tests/live has the real Slurm."""
+
+import json
+import os
+import stat
+import time
+
+import numpy as np
+import pytest
+import structlog
+from raw_queue import NOW, Scripted, queue, running, waiting
+from worlds import HOUR, job_table, rank_input, snapshot
+
+from tias_slurm import daemon as daemon_module
+from tias_slurm import hands, status
+from tias_slurm.cli import look as look_module
+from tias_slurm.cli.lookup import find
+from tias_slurm.cli.words import span
+from tias_slurm.daemon import Daemon, take_lock
+from tias_slurm.errors import InputError
+from tias_slurm.policy.learning import Learner
+from tias_slurm.policy.tias import Tias, preset
+from tias_slurm.slurm.live import AdapterError
+
+EVIL = "al\x1b[2J\x07ice[bold]"
+
+
+class Desk:
+    """One state directory, a daemon over a scripted adapter, and the commands."""
+
+    def __init__(self, tmp_path, monkeypatch, cli):
+        self.path, self.state = tmp_path / "config.toml", tmp_path / "state"
+        self.monkeypatch, self.cli, self.daemons = monkeypatch, cli, []
+        self.write()
+
+    def write(self, mode="enforce", **settings):
+        lines = ["[daemon]", f'mode = "{mode}"', f'state_dir = "{self.state}"', "writes_per_second = 1e6"]
+        for section, values in settings.items():
+            lines += [f"[{section}]", *(f"{k} = {json.dumps(v)}" for k, v in values.items())]
+        self.path.write_text("\n".join(lines) + "\n")
+
+    def show(self, *queues, **script):
+        """Slurm shows these queues from now on."""
+        self.adapter = Scripted(*queues, **script)
+        for module in (daemon_module, look_module):
+            self.monkeypatch.setattr(module, "choose", lambda *_, **__: (self.adapter, "as scripted"))
+
+    def daemon(self):
+        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[structlog.testing.LogCapture()])
+        made = Daemon(str(self.path), {}, logger)
+        self.daemons.append(made)
+        made.open()
+        return made
+
+    def run(self, *words, code=0):
+        done = self.cli(words[0], "--config", self.path, *words[1:])
+        assert done.code == code, done
+        assert "Traceback" not in done.err
+        assert not set(done.out) & {"\x1b", "\x07"}, "raw text of a user"
+        return done
+
+    def json(self, *words, code=0):
+        return json.loads(self.run(*words, "--json", code=code).out)
+
+    def close(self):
+        for made in self.daemons:
+            made.close()
+
+
+@pytest.fixture
+def desk(tmp_path, monkeypatch, cli):
+    made = Desk(tmp_path, monkeypatch, cli)
+    yield made
+    made.close()
+
+
+# ---- the summary
+
+
+def test_the_summary_counts_as_the_policy_book_defines():
+    t = 100 * HOUR
+    deadline = [np.nan, t + 40 * HOUR, t + 3 * HOUR, t + 0.01 * HOUR, t - 1, t + 40 * HOUR]
+    known = rank_input(
+        gpus=[1, 2, 4, 8, 16, 32],
+        deadline=deadline,
+        first_submit=[t, t, t - 9 * HOUR, t - 9 * HOUR, t - 9 * HOUR, t - HOUR],
+        running=[False, False, False, False, True, True],
+        executed=[0, 0, 0, 0, 9 * HOUR, HOUR],
+    )
+    policy = Tias(preset("jct-first"))
+    ranking = policy.rank(t, known, Learner().survival())
+    jobs = job_table(6, gpus=known.gpus, state=known.running)
+    nobody = snapshot(t, job_table(0))
+    seen = status.queue_summary(type(nobody)(**{**vars(nobody), "jobs": jobs}), known, ranking, policy)
+    assert (seen["jobs"], seen["waiting"], seen["running"], seen["gpus_waiting"]) == (6, 4, 2, 15)
+    assert seen["deadlines"] == {
+        "on_time": {"waiting": 1, "running": 1, "gpus": 34},
+        "at_risk": {"waiting": 1, "running": 0, "gpus": 4},
+        "impossible": {"waiting": 1, "running": 0, "gpus": 8},
+        "missed": {"waiting": 0, "running": 1, "gpus": 16},
+    }
+    assert sum(c["waiting"] + c["running"] for c in seen["classes"]) == 6
+    assert {"class": "no deadline", "queue": 0, "waiting": 1, "running": 0, "gpus": 1} in seen["classes"]
+    assert {"class": "overdue", "queue": None, "waiting": 0, "running": 1, "gpus": 16} in seen["classes"]
+
+
+# ---- status
+
+
+def test_status_of_a_daemon_at_work(desk):
+    desk.show(queue({"comment": "deadline=+3h"}, {"comment": "deadline=soon"}, {"priority": 0}, running()))
+    daemon = desk.daemon()
+    daemon.cycle()
+    told = desk.json("status")
+    assert told["daemon"]["running"]
+    assert told["daemon"]["well"]
+    assert (told["daemon"]["pid"], told["daemon"]["mode"]) == (os.getpid(), "enforce")
+    assert told["daemon"]["cycle"]["writes"] == 2
+    assert (told["queue"]["waiting"], told["queue"]["running"]) == (3, 1)
+    assert told["queue"]["left_alone"] == {"held": 1}
+    assert sum(told["queue"]["refused_claims"].values()) == 1
+    assert told["budgets"]["requeue_mode"] == "off"
+    page = desk.run("status").out
+    assert page.startswith(f"running (process {os.getpid()}), mode enforce")
+    assert "on time 1" in page
+    assert "nothing yet" in page
+
+
+def test_status_names_nobody(desk):
+    """The file is for whoever may read the directory: counts, no users, no jobs."""
+    desk.show(queue({"user": "zacharias", "account": "geheim", "comment": "deadline=soon"}))
+    desk.daemon().cycle()
+    text = (desk.state / "status.json").read_text()
+    assert "zacharias" not in text
+    assert "geheim" not in text
+    assert stat.S_IMODE((desk.state / "status.json").stat().st_mode) == 0o640
+
+
+def test_status_without_a_daemon(desk):
+    assert "has the daemon run?" in desk.run("status", code=2).err
+    desk.state.mkdir()
+    assert desk.run("status", code=1).out.startswith("not running")
+    desk.show(waiting(2))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.close()
+    told = desk.json("status", code=1)
+    assert (told["daemon"]["running"], told["queue"]["waiting"]) == (False, 2)
+    assert desk.run("status", code=1).out.startswith("not running; last cycle 0 s ago")
+
+
+def test_status_when_slurm_does_not_answer(desk):
+    desk.show(waiting(2), AdapterError("squeue: no \x1b[2Janswer", retry=True))
+    daemon = desk.daemon()
+    daemon.cycle()
+    time.sleep(0.01)
+    daemon.cycle()
+    told = desk.json("status")
+    assert told["daemon"]["cycle"]["result"] == "no answer"
+    assert told["queue"]["waiting"] == 2  # as it was last seen
+    assert told["daemon"]["last_ok"] < told["daemon"]["time"]
+    assert "no answer" in desk.run("status").out
+    late = json.loads((desk.state / "status.json").read_text())
+    (desk.state / "status.json").write_text(json.dumps({**late, "last_ok": time.time() - 1000}))
+    assert "but no good cycle for 16 min" in desk.run("status", code=1).out
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", '{"version": 99}', "\x00\xff"])
+def test_status_with_a_file_that_is_none(desk, text):
+    desk.state.mkdir()
+    (desk.state / "status.json").write_text(text)
+    assert desk.json("status", code=1)["queue"] is None
+
+
+def test_the_lock_can_be_looked_at_and_taken(desk):
+    desk.state.mkdir()
+    path = str(desk.state / "lock")
+    assert status.holder(str(desk.state)) == (False, None)
+    held = take_lock(path)
+    assert status.holder(str(desk.state)) == (True, os.getpid())
+    held.close()
+    assert status.holder(str(desk.state)) == (False, None)
+    take_lock(path).close()
+
+
+def test_a_status_that_cannot_be_left_ends_no_cycle(desk):
+    desk.show(waiting(1))
+    daemon = desk.daemon()
+    (desk.state / "status.json").mkdir()
+    assert daemon.cycle().result == "ok"
+
+
+# ---- pause
+
+
+def test_pause_and_resume_without_a_daemon(desk):
+    assert "no such directory" in desk.run("pause", code=2).err
+    assert "no such directory" in desk.run("resume", code=2).err
+    desk.state.mkdir()
+    desk.run("pause", "--reason", EVIL)
+    assert hands.paused(str(desk.state))
+    assert hands.why_paused(str(desk.state))["reason"] == EVIL
+    assert desk.json("status", code=1)["daemon"]["pause"]["reason"] == EVIL
+    desk.run("status", code=1)
+    assert desk.json("resume") == {"paused": False, "was_paused": True}
+    assert desk.json("resume") == {"paused": False, "was_paused": False}
+    assert not hands.paused(str(desk.state))
+
+
+def test_a_pause_by_hand_counts(desk):
+    desk.show(waiting(2))
+    daemon = desk.daemon()
+    (desk.state / "paused").touch()
+    assert daemon.cycle().paused
+    assert "paused" in desk.run("status").out.splitlines()[0]
+    assert hands.why_paused(str(desk.state)) == {}
+
+
+def test_a_pause_stops_a_cycle_at_work(desk):
+    desk.show(waiting(5))
+    daemon = desk.daemon()
+    desk.adapter.before_write = lambda job, *_: desk.run("pause") if job == 101 else None
+    daemon.cycle()
+    assert [job for job, *_ in desk.adapter.sent] == [100, 101]
+    desk.run("resume")
+    daemon.cycle()
+    assert [job for job, *_ in desk.adapter.sent] == [100, 101, 102, 103, 104]
+
+
+def test_an_order_follows_no_link(desk, tmp_path):
+    desk.state.mkdir()
+    other = tmp_path / "other"
+    other.write_text("precious")
+    (desk.state / "paused").symlink_to(other)
+    desk.run("pause", "--reason", "x")
+    assert other.read_text() == "precious"
+    (desk.state / "ignored").symlink_to(tmp_path)
+    assert "a link" in desk.run("ignore", "7", code=2).err
+
+
+# ---- ignore
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "0", "-1", "4711_", "4711_3_4", "../4711", "12345678901", "4711.batch"]
+)
+def test_what_is_no_job(desk, name):
+    for command in ("explain", "history", "ignore", "unignore"):
+        done = desk.cli(command, "--config", desk.path, "--", name)
+        assert (done.code, "is no job" in done.err) == (2, True)
+
+
+def test_an_ignored_job_is_left_alone(desk):
+    desk.show(waiting(3))
+    daemon = desk.daemon()
+    told = desk.json("ignore", "101", "--reason", "a test of ours")
+    assert told == {"job": "101", "ignored": True, "all": ["101"]}
+    seen = daemon.cycle()
+    assert (seen.writes, seen.barred) == (2, {"ignored": 1})
+    assert [job for job, *_ in desk.adapter.sent] == [100, 102]
+    assert desk.json("status")["daemon"]["ignored"] == ["101"]
+    assert desk.json("explain", "101")["lever"]["because"] == "ignored"
+    assert desk.json("unignore", "101")["was_ignored"]
+    assert not desk.json("unignore", "101")["was_ignored"]
+    assert daemon.cycle().writes == 1
+
+
+def test_an_ignored_job_keeps_what_it_has_and_is_not_requeued(desk):
+    desk.show(queue({}, running(comment="requeue=yes"), running(comment="requeue=yes")))
+    daemon = desk.daemon()
+    daemon.cycle()
+    sent = list(desk.adapter.sent)
+    desk.run("ignore", "100")
+    desk.run("ignore", "101")
+    daemon.cycle()
+    assert desk.adapter.sent == sent
+    assert daemon.cluster.observed.snapshot.jobs.requeueable.tolist() == [False, False, True]
+
+
+def test_which_records_a_name_means():
+    shown = queue(
+        {"job_id": 10, "array_id": 10, "array_task": "2-9"},
+        {"job_id": 11, "array_id": 10, "array_task": "0"},
+        {"job_id": 12, "array_id": 10, "array_task": "1"},
+        {"job_id": 20, "het_id": 20},
+        {"job_id": 21, "het_id": 20, "het_offset": 1},
+        {"job_id": 30},
+    )
+    means = {
+        "10": [10, 11, 12], "10_1": [12], "11": [11], "20": [20, 21], "20+1": [21], "30": [30], "31": [],
+    }  # fmt: skip
+    for name, ids in means.items():
+        assert shown.job_id[hands.named((name,), shown)].tolist() == ids, name
+    assert shown.job_id[hands.named(("30", "10_0"), shown)].tolist() == [11, 30]
+
+
+def test_marks_of_jobs_that_are_gone_are_dropped(desk):
+    desk.state.mkdir()
+    for name in ("100", "555", "556"):
+        desk.run("ignore", name)
+    for name in ("100", "555"):
+        os.utime(desk.state / "ignored" / name, (1, 1))
+    hands.forget_ignored(str(desk.state), waiting(1), time.time() - 60)
+    assert hands.ignored(str(desk.state)) == ("100", "556")  # one is there, one is young
+
+
+def test_marks_that_cannot_be_read_stop_the_cycle(desk):
+    desk.show(waiting(1))
+    daemon = desk.daemon()
+    (desk.state / "ignored").write_text("a file")
+    with pytest.raises(InputError, match="ignored"):
+        daemon.cycle()
+    assert desk.adapter.sent == []
+
+
+# ---- explain
+
+
+def test_explain_a_waiting_job(desk):
+    desk.show(queue({}, {"comment": "deadline=+3h", "user": EVIL, "account": EVIL}))
+    told = desk.json("explain", "101")
+    assert (told["job"], told["class"], told["level"]) == ("101", "urgent", 0)
+    assert told["lever"]["state"] == "not written"
+    assert told["lever"]["because"] == "no daemon runs"
+    assert told["place"]["startable"] == 1
+    assert told["place"]["startable_planned"] == 0
+    assert "101 waits its turn: 1 job (1 GPUs) stands before it" in told["answer"]
+    page = desk.run("explain", "101").out
+    assert page.startswith(told["answer"][:60])
+    assert len(page.splitlines()) < 40
+    assert "becomes hopeless" in page
+    assert not desk.state.exists(), "to look changes nothing"
+
+
+def test_explain_while_a_daemon_enforces(desk):
+    desk.show(waiting(2))
+    daemon = desk.daemon()
+    assert desk.json("explain", "100")["lever"]["state"] == "to be written by the next cycle"
+    desk.run("pause")
+    assert desk.json("explain", "100")["lever"]["because"] == "the daemon is paused"
+    desk.run("resume")
+    daemon.cycle()
+    told = desk.json("explain", "100")["lever"]
+    assert (told["state"], told["found"]) == ("in place", 0)
+    assert told["set"] == told["now"] == told["should_be"] < 0
+    assert desk.json("explain", "100")["answer"].startswith("100 is first in line")
+
+
+@pytest.mark.parametrize(
+    ("job", "because"),
+    [
+        ({"priority": 0, "reason": "JobHeldUser"}, "held"),
+        ({"user": "bob"}, "out of scope"),
+        ({"reason": "Dependency"}, "waits for what priority cannot give"),
+        ({"reason": "AssocGrpGRES"}, "waits for what priority cannot give"),
+        ({"cron": True}, "cron job"),
+    ],
+)
+def test_why_a_job_is_not_written(desk, job, because):
+    desk.write(scope={"not_users": ["bob"]})
+    desk.show(queue({}, job))
+    told = desk.json("explain", "101")
+    assert (told["lever"]["state"], told["lever"]["because"]) == ("left alone", because)
+    if because == "held":
+        assert "because it is held" in told["answer"]
+    if "reason" in job and because != "held":
+        assert f"Slurm says {job['reason']}" in told["answer"]
+
+
+def test_values_of_other_people(desk):
+    desk.show(waiting(3), answers={102: "refused"})
+    daemon = desk.daemon()
+    daemon.cycle()
+    desk.adapter.values[100, "nice"] = 77
+    assert desk.json("explain", "100")["lever"]["because"].startswith("overridden")
+    assert desk.json("explain", "102")["lever"]["because"] == "Slurm refused it"
+    desk.adapter.pinned = lambda: {101: True}
+    assert desk.json("explain", "101")["lever"]["because"].startswith("pinned")
+
+
+def test_claims_that_are_not_taken(desk):
+    desk.write(deadlines={"accounts": ["physics"]})
+    desk.show(queue({"comment": "deadline=18:00"}, {"comment": "deadline=+3h"}))
+    told = desk.json("explain", "100")
+    assert (told["class"], len(told["claim_refused"])) == ("no deadline", 1)
+    assert "write the date too" in told["claim_refused"][0]["text"]
+    told = desk.json("explain", "101")
+    assert "account" in told["claim_refused"][0]["text"]
+    assert "refused" in desk.run("explain", "101").out
+
+
+def test_a_claim_that_had_passed_when_first_seen(desk):
+    desk.show(queue({"comment": "deadline=+1s"}))
+    told = desk.json("explain", "100")
+    assert told["class"] == "no deadline"
+    assert told["claim_unaccepted"] == "it had passed when it was first seen"
+
+
+def test_explain_a_running_job(desk):
+    desk.show(queue(running(comment="deadline=+3h,requeue=yes,checkpoint=15m")))
+    told = desk.json("explain", "100")
+    assert told["answer"] == "100 runs, level 0 (urgent)"
+    assert told["place"] is None
+    assert (told["requeue"]["possible"], told["requeue"]["checkpoint_s"]) == (True, 900.0)
+    assert told["executed_s"] == 300.0
+    desk.run("explain", "100")
+
+
+def test_a_job_without_gpus(desk):
+    desk.show(queue({"gpus": 0}, {}))
+    assert "asks for no GPUs" in desk.run("explain", "100").out
+
+
+def test_no_such_job_and_what_is_remembered(desk):
+    desk.show(waiting(2))
+    daemon = desk.daemon()
+    daemon.cycle()
+    desk.show(waiting(1))
+    told = desk.json("explain", "101", code=3)
+    assert "no job 101 waits or runs" in told["answer"]
+    assert told["remembered"]["first_submit"] == NOW - 600
+    out = desk.run("explain", "101", code=3).out
+    assert "The ledger remembers: first submitted" in out
+    assert desk.json("explain", "999", code=3)["remembered"] is None
+
+
+def test_a_job_that_has_ended(desk):
+    desk.show(queue(running(state="COMPLETED", end=NOW - 1), {}))
+    assert "100 has ended: COMPLETED" in desk.run("explain", "100", code=3).out
+
+
+def test_no_answer_is_one_line(desk):
+    desk.show(AdapterError("squeue: no answer", retry=True))
+    done = desk.run("explain", "100", code=1)
+    assert done.err.strip().splitlines() == ["tias-slurm: error: squeue: no answer"]
+    assert done.out == ""
+
+
+def test_tasks_and_components():
+    shown = queue(
+        {"job_id": 10, "array_id": 10, "array_task": "5-9:2,12%4"},
+        {"job_id": 11, "array_id": 10, "array_task": "0", **running()},
+        {"job_id": 20, "het_id": 20},
+        {"job_id": 21, "het_id": 20, "het_offset": 1},
+        {"job_id": 30, "array_id": 31, "array_task": "4", **running()},
+    )
+    rows = {"10": 0, "10_0": 1, "10_7": 0, "10_12": 0, "20": 2, "20+1": 3, "31": 4, "31_4": 4}
+    for name, at in rows.items():
+        assert find(shown, name) == (at, ""), name
+    for name in ("10_6", "10_4", "20+2", "99"):
+        assert find(shown, name)[0] is None, name
+    many = queue(*({"job_id": 40 + i, "array_id": 50, "array_task": str(i), **running()} for i in range(3)))
+    with pytest.raises(InputError, match="3 tasks wait or run; name one: 50_0"):
+        find(many, "50")
+
+
+# ---- history
+
+
+def test_history_needs_no_slurm(desk):
+    desk.show(waiting(2))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.close()
+    desk.show(AdapterError("no Slurm here", retry=True))
+    told = desk.json("history", "100")
+    assert [(a["action"], a["result"]) for a in told["actions"]] == [("nice", "ok")]
+    assert told["actions"][0]["reason"].startswith("level 1: no deadline")
+    assert told["remembered"]["gone"] is None
+    out = desk.run("history", "100").out
+    assert "Job 100: first submitted" in out
+    assert "level 1: no deadline" in out
+    assert "knows nothing of job 999" in desk.run("history", "999", code=3).out
+
+
+def test_history_of_a_task_asks_slurm(desk):
+    shown = queue({"job_id": 11, "array_id": 10, "array_task": "0"})
+    desk.show(shown)
+    desk.daemon().cycle()
+    assert desk.json("history", "10_0")["job_id"] == 11
+    assert "squeue -o %A" in desk.run("history", "10_7", code=2).err
+
+
+def test_history_without_a_ledger(desk):
+    assert "knows nothing" in desk.run("history", "1", code=3).out
+
+
+# ---- words
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"),
+        (45.4, "45 s"),
+        (600, "10 min"),
+        (12_000, "3 h 20 min"),
+        (3_601, "1 h"),
+        (86_400 * 2 + 3_600 * 4, "2 d 4 h"),
+        (-90, "-1 min 30 s"),
+    ],
+)
+def test_durations(seconds, words):
+    assert span(seconds) == words
