@@ -176,7 +176,7 @@ class Policy(Section):
         None, gt=0, description="a window of at least this makes a deadline job long"
     )
     starving_s: float = Field(
-        604_800.0,
+        2_592_000.0,
         ge=0,
         description="a job that has waited so long goes before all levels, without preempting; 0: never",
     )

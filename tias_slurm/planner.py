@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -35,6 +35,10 @@ class Plan:
     victims: Ints  # (v,) rows to requeue
     beneficiaries: Ints  # (v,) the waiting row that each makes room for
     held_back: int  # writes that the budget left for the next cycle
+    # (f,) waiting rows in front of all levels: the first that does not fit has nodes kept for it
+    front: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # (u,) running rows to be sent the warning signal now
+    warn: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,8 @@ class Planner:
             planned = jobs.lever.copy()
             planned[write] = target[write]
         victims, beneficiaries = self._requeues(snapshot, planned, history, ranking)
-        return Plan(write, jobs.lever[write], target[write], victims, beneficiaries, held_back)
+        front = np.flatnonzero(ranking.front & (jobs.state == PENDING))
+        return Plan(write, jobs.lever[write], target[write], victims, beneficiaries, held_back, front)
 
     def _requeues(
         self, snapshot: Snapshot, planned: Floats, history: History, ranking: Ranking

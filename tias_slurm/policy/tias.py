@@ -43,7 +43,7 @@ class TiasSettings:
     slot_share: float = 0.0  # GPUs of long deadline jobs in a slot, a share of the cluster; 0: no slots
     slot_window_s: float = 43_200.0  # a window of at least this makes a deadline job long
     slot_level: int = 2  # the level of a holder is at most this
-    starving_s: float = 604_800.0  # a wait of this length brings a job to the front; 0: never
+    starving_s: float = 2_592_000.0  # a wait of this length brings a job to the front; 0: never
     starving_share: float = 0.1  # GPUs of jobs brought to the front, a share of the cluster
     size_hint: Literal["none", "time-limit"] = "none"  # what tells the size of a job without a deadline
 

@@ -227,6 +227,7 @@ class VirtualCluster:
             run_start=zero.copy(),
             kept=zero.copy(),
             restarts=none.copy(),
+            front=np.zeros(n, dtype=np.bool_),
             nodes_held=none.copy(),
             held=np.zeros(max(req.room, 1) + size, dtype=np.int64),
             started=np.full(n, np.nan),
@@ -237,7 +238,10 @@ class VirtualCluster:
             free_cpus=req.total_cpus.copy(),
             free_mem=req.total_mem.copy(),
             total_gpus=req.total_gpus,
+            total_cpus=req.total_cpus,
+            total_mem=req.total_mem,
             member=req.member,
+            aside=np.zeros(size, dtype=np.bool_),
             queue=none.copy(),
             heap=none.copy(),
             when=zero.copy(),
@@ -249,7 +253,7 @@ class VirtualCluster:
             arrival_base=np.zeros(max(len(req.users), 1)),
             sample_at=samples,
             samples=np.zeros((len(samples), 3), dtype=np.int64),
-            counter=np.zeros(11, dtype=np.int64),
+            counter=np.zeros(12, dtype=np.int64),
             costs=np.array([costs.restart_s, costs.requeue_delay_s]),
         )
         self._looked_at_changes = -1
@@ -374,6 +378,11 @@ class VirtualCluster:
         """See controller.Cluster."""
         s = self.state
         ids = snapshot.jobs.job_id
+        front = np.zeros(len(ids), dtype=np.bool_)
+        front[plan.front] = True
+        if not np.array_equal(front, s.front[ids]):
+            s.front[ids] = front
+            s.counter[e.RELEASES] += 1  # what did not fit beside nodes set aside may fit now
         if len(plan.write):
             s.lever[ids[plan.write]] = plan.new * self._sign
             self._sort_queue()

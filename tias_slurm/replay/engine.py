@@ -1,7 +1,9 @@
 """The clockwork of the virtual cluster: events in virtual time, and Slurm's main scheduler over the queue.
 
 On every submit, end and requeue the waiting jobs are looked at in priority order; one that does not fit is
-skipped. Everything lives in the arrays of `State`, indexed by job number, so that the loops compile.
+skipped. For the first one in front of all levels that does not fit, nodes are set aside: nobody behind it
+starts there in that walk. Everything lives in the arrays of `State`, indexed by job number, so that the loops
+compile.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.placement import find_nodes, occupy
+from tias_slurm.placement import find_nodes, occupy, set_aside
 
 FUTURE, WAITING, DELAYED, RUNNING, DONE = 0, 1, 2, 3, 4
 # slots of State.counter
-QUEUE, ARRIVED, HEAP, RELEASES, ACTIVE, ENDED, SAMPLED, WAIT_JOBS, WAIT_GPUS, USED_GPUS, CHANGES = range(11)
+QUEUE, ARRIVED, HEAP, RELEASES, ACTIVE, ENDED, SAMPLED, WAIT_JOBS, WAIT_GPUS, USED_GPUS, CHANGES, ASIDE = (
+    range(12)
+)
 
 
 class State(NamedTuple):
@@ -45,6 +49,7 @@ class State(NamedTuple):
     run_start: Floats
     kept: Floats  # work saved by earlier runs
     restarts: Ints
+    front: Bools  # stands in front of all levels
     nodes_held: Ints  # how many nodes it holds now
     held: Ints
     # outcome
@@ -57,7 +62,10 @@ class State(NamedTuple):
     free_cpus: Ints
     free_mem: Ints
     total_gpus: Ints
+    total_cpus: Ints
+    total_mem: Ints
     member: Bools  # (P, N)
+    aside: Bools  # (N,) kept for a job in front, of use while counter[ASIDE] > 0
     # the scheduler's own
     queue: Ints  # waiting jobs in priority order
     heap: Ints  # jobs with an event, earliest first
@@ -201,12 +209,15 @@ def _drop_from_queue(s: State, job: int) -> None:
 @njit
 def _start(s: State, job: int, now: float) -> bool:
     """Start a waiting job if it fits."""
+    member = s.member[s.partition[job]]
+    if s.counter[ASIDE] > 0:
+        member = member & ~s.aside
     got = find_nodes(
         s.free_gpus,
         s.free_cpus,
         s.free_mem,
         s.total_gpus,
-        s.member[s.partition[job]],
+        member,
         s.nodes[job],
         s.gpus[job],
         s.node_gpus[job],
@@ -242,18 +253,34 @@ def _start(s: State, job: int, now: float) -> bool:
 
 
 @njit
+def _set_aside(s: State, job: int) -> None:
+    """Keep nodes for a job in front that does not fit yet."""
+    able = s.member[s.partition[job]] & (s.total_cpus >= s.node_cpus[job]) & (s.total_mem >= s.node_mem[job])
+    out = s.held[s.first[job] :]
+    count = set_aside(s.free_gpus, s.total_gpus, able, s.nodes[job], s.gpus[job], s.node_gpus[job], out)
+    s.aside[:] = False
+    for v in out[:count]:
+        s.aside[v] = True
+    s.counter[ASIDE] = count
+
+
+@njit
 def walk(s: State, now: float) -> None:
     """Slurm's main scheduler: start what fits, in priority order."""
     # most of a long queue is known not to fit: told here, since a call hands over the whole state
-    queue, shape, failed, work = s.queue, s.shape, s.failed, s.work
+    queue, shape, failed, work, front = s.queue, s.shape, s.failed, s.work, s.front
     releases = s.counter[RELEASES]
     out = 0
+    s.counter[ASIDE] = 0
     for i in range(s.counter[QUEUE]):
         job = queue[i]
         if failed[shape[job]] == releases or np.isnan(work[job]) or not _start(s, job, now):
             queue[out] = job
             out += 1
+            if front[job] and s.counter[ASIDE] == 0 and not np.isnan(work[job]):
+                _set_aside(s, job)
     s.counter[QUEUE] = out
+    s.counter[ASIDE] = 0
 
 
 @njit
@@ -336,6 +363,7 @@ def requeue(s: State, job: int, now: float) -> None:
         s.kept[job] = 0.0
     s.lost[job] += ran - (s.kept[job] - before)
     s.restarts[job] += 1
+    s.front[job] = False
     s.submit[job] = now
     s.status[job] = DELAYED
     _count_waiting(s, job, 1)
