@@ -59,6 +59,22 @@ def config(**sections):
     return Config.model_validate(sections)
 
 
+def nodes(*rows):
+    """RawNodes of nodes as dicts of what differs from an idle one of 8 GPUs; names count up from n1."""
+    usual = {
+        "state": "IDLE", "gpus": 8, "gpus_used": 0, "cpus": 16, "cpus_used": 0, "mem_mb": 1000.0,
+        "mem_used_mb": 0.0, "partitions": frozenset({"gpu"}), "gpu_types": "", "other_gres": "",
+        "features": frozenset(), "threads": 1,
+    }  # fmt: skip
+    made = [{"name": f"n{i + 1}", **usual, **row} for i, row in enumerate(rows)]
+    columns = {}
+    for name, value in {"name": "", **usual}.items():
+        values = [row[name] for row in made]
+        plain = isinstance(value, str | frozenset)
+        columns[name] = values if plain else np.array(values, dtype=_TYPES[type(value)])
+    return RawNodes(**columns)
+
+
 FACTS = SiteFacts(
     version="26.05.5",
     cluster="c",
@@ -99,6 +115,7 @@ class Scripted:
         self.before_write = lambda job, field, value: None
         self.closed = 0
         self.words = ""
+        self.place, self.asked, self.held, self.reserved = nodes(), {}, {}, []
 
     def jobs(self):
         shown = self.queues.popleft() if len(self.queues) > 1 else self.queues[0]
@@ -112,8 +129,16 @@ class Scripted:
         return shown
 
     def nodes(self):
-        none = np.empty(0, dtype=np.int64)
-        return RawNodes([], [], none, none, none, none, np.empty(0), np.empty(0), [])
+        return self.place
+
+    def requests(self):
+        return self.asked
+
+    def shares(self):
+        return self.held
+
+    def reservations(self):
+        return self.reserved
 
     def facts(self):
         return self.said
@@ -140,7 +165,12 @@ class Scripted:
         return WriteResult(answer, f"said {answer}")
 
     def requeue(self, job_id):
-        raise AssertionError("nobody asked for a requeue")
+        self.sent.append((job_id, "requeue", 0))
+        return WriteResult(self.answers.get(job_id, "ok"), self.words or "said so")
+
+    def signal(self, job_id, name):
+        self.sent.append((job_id, name, 0))
+        return WriteResult(self.answers.get(job_id, "ok"), self.words or "said so")
 
     def close(self):
         self.closed += 1

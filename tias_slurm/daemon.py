@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import hands, status
+from tias_slurm import audit, hands, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
@@ -26,8 +26,9 @@ from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
-from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError, job_names
-from tias_slurm.store import Entry, LedgerError, SqliteStore
+from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
+from tias_slurm.slurm.live_requeue import outcome
+from tias_slurm.store import LedgerError, SqliteStore
 
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
@@ -52,7 +53,9 @@ class Cycle:
     held_back: int = 0  # writes that the budget, a pause or missing rights left for later
     refused: int = 0  # jobs of which Slurm refused a write
     overridden: int = 0  # jobs whose value a person has changed
+    requeues: int = 0
     paused: bool = False
+    no_requeue_for: dict[str, int] = field(default_factory=dict)  # waiting jobs, by why that is not certain
     barred: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     message: str = ""
@@ -75,6 +78,8 @@ class Daemon:
         self.controller: Controller
         self.policy: Tias
         self._numbers: list[int] = []
+        self._actions: list[audit.Action] = []
+        self._requeued = 0
         self._outcomes: list[tuple[int, str, str]] = []
         self._no_rights_until = 0.0
         self._tidied = -TIDY_S
@@ -179,8 +184,9 @@ class Daemon:
         silent = paused or self.cluster.no_rights
         limits = self.controller.planner.limits
         allowed = 0 if silent else self.config.planner.max_writes_per_cycle
-        self.controller.planner.limits = replace(limits, max_writes=allowed)
-        self._outcomes = []
+        requeue = self.config.requeue.mode == "on" and not silent
+        self.controller.planner.limits = replace(limits, max_writes=allowed, requeue=requeue)
+        self._outcomes, self._actions, self._requeued = [], [], 0
         try:
             self.controller.cycle()
             seen = Cycle("ok")
@@ -197,6 +203,11 @@ class Daemon:
             self._leave(seen)
             return seen
         self._fill(seen)
+        for job in self.cluster.watched:
+            line = self._log.warning if job.result == "still waits" else self._log.info
+            line(
+                f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds)
+            )
         if self.cluster.refused_claims:
             self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
             self.cluster.refused_claims.clear()
@@ -256,8 +267,18 @@ class Daemon:
             return
         jobs = observed.snapshot.jobs
         seen.jobs, seen.waiting = len(jobs), int((jobs.state == PENDING).sum())
-        seen.writes = sum(result == "ok" for _, result, _ in self._outcomes)
-        seen.failed = len(self._outcomes) - seen.writes
+        ok = sum(result == "ok" for _, result, _ in self._outcomes)
+        seen.requeues = self._requeued
+        seen.writes = sum(
+            result == "ok" and action.event == "write"
+            for (_, result, _), action in zip(self._outcomes, self._actions, strict=False)
+        )
+        seen.failed = (
+            len(self._outcomes)
+            - ok
+            - sum(a.event == "requeue" for a in self._actions) * (not self.cluster.enforce)
+        )
+        seen.no_requeue_for = dict(observed.unsure)
         seen.held_back = self.controller.held_back
         seen.refused = int(self.controller.ledger.refused.sum())
         seen.overridden = int(self.controller.ledger.overridden(observed.snapshot).sum())
@@ -278,34 +299,20 @@ class Daemon:
 
     def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
         """The audit trail, before anything is sent."""
-        kind = self.config.lever.kind
-        self._numbers = self.store.record(
-            [
-                Entry(
-                    snapshot.now, int(snapshot.jobs.job_id[r]), kind, old, new, self.policy.reason(ranking, r)
-                )
-                for r, old, new in zip(plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True)
-            ]
-        )
         raw, observed = self.cluster.raw, self.cluster.observed
         if raw is None or observed is None:
             return
-        names = job_names(raw, observed.rows[plan.write].tolist())
-        for name, r, old, new in zip(
-            names, plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True
-        ):
-            self._log.info(
-                "write" if self.cluster.enforce else "would write",
-                job=name,
-                field=kind,
-                old=int(old),
-                new=int(new),
-                reason=self.policy.reason(ranking, r),
-            )
+        self._actions = audit.actions(self.config, self.policy, raw, observed.rows, snapshot, ranking, plan)
+        self._numbers = self.store.record([action.entry for action in self._actions])
+        for action in self._actions:
+            self._log.info(action.event if self.cluster.enforce else f"would {action.event}", **action.said)
 
     def _told(self, number: int, result: WriteResult) -> None:
         self._outcomes.append((self._numbers[number], result.result, result.message))
         self.cluster.stop = self._stop or self.paused()  # at once, not at the end of a long cycle
+        action = self._actions[number]
+        if action.event == "requeue" and outcome(result) == "done":
+            self._requeued += 1
         if result.result == "no rights" and self._no_rights_until:
             return  # said once
         if result.result == "no rights":
@@ -315,8 +322,10 @@ class Daemon:
                 message=result.message,
                 seconds=NO_RIGHTS_PAUSE_S,
             )
-        elif result.result not in ("ok", "gone"):
-            self._log.warning("write failed", result=result.result, message=result.message)
+        elif result.result not in ("ok", "gone") and self.cluster.enforce:
+            self._log.warning(
+                f"{action.event} failed", job=action.said["job"], result=result.result, message=result.message
+            )
 
     def _settle(self) -> None:
         if self._outcomes:

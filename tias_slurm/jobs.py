@@ -143,6 +143,8 @@ class Occupancy:
     first: Ints  # (n,) a running job's nodes are held[first : first + count]
     count: Ints  # (n,) 0 while waiting
     held: Ints  # node numbers
+    # (n,) waiting jobs that surely start where they fit: others have nobody requeued for them; None: all
+    certain: Bools | None = None
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class LiveCycle:
             told=told,
             ignored=partial(_ignored, config.daemon.state_dir),
         )
-        planner = Planner(self.lever, assemble.limits(config, requeue=False))
+        planner = Planner(self.lever, assemble.limits(config, requeue=config.requeue.mode == "on"))
         self.controller = Controller(self.cluster, self.ledger, self.policy, planner, record, past)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import numpy as np
@@ -16,7 +17,8 @@ from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
 _WEIGHTS: Final = {n: n for n in ("Age", "Assoc", "JobSize", "Partition", "QOS")} | {"Fairshare": "FairShare"}
 _PRIORITY_TOP: Final = 2**32 - 1  # what multifactor cuts its sum at
 _NODE_FIELD: Final = re.compile(
-    r"(?:^|\s)(NodeName|Gres|GresUsed|CPUAlloc|CPUTot|CPUEfctv|RealMemory|AllocMem|State|Partitions|CfgTRES|AllocTRES)"
+    r"(?:^|\s)(NodeName|ActiveFeatures|Gres|GresUsed|CPUAlloc|CPUTot|CPUEfctv|RealMemory|AllocMem|MemSpecLimit|State"
+    r"|ThreadsPerCore|Partitions|CfgTRES|AllocTRES)"
     r"=(\S*)",
     re.ASCII,
 )
@@ -83,10 +85,28 @@ def parse_nodes(text: str) -> RawNodes:
         ),
         cpus=np.array(ints("CPUEfctv", "CPUTot"), dtype=np.int64),
         cpus_used=np.array(ints("CPUAlloc"), dtype=np.int64),
-        mem_mb=np.array(ints("RealMemory"), dtype=np.float64),
+        mem_mb=np.array(ints("RealMemory"), dtype=np.float64) - np.array(ints("MemSpecLimit")),
         mem_used_mb=np.array(ints("AllocMem"), dtype=np.float64),
-        partitions=[frozenset(p for p in v.get("Partitions", "").split(",") if p) for v in kept],
+        partitions=[_listed(v.get("Partitions", "")) for v in kept],
+        gpu_types=[types_of(gpus_of_gres(v.get("Gres", ""))) for v in kept],
+        other_gres=[pieces_of(item.split(":")[0] for item in v.get("Gres", "").split(",")) for v in kept],
+        features=[_listed(v.get("ActiveFeatures", "")) for v in kept],
+        threads=np.array(ints("ThreadsPerCore"), dtype=np.int64),
     )
+
+
+def types_of(gpus: Iterable[str]) -> str:
+    """Types of GPUs as a comma list."""
+    return ",".join(sorted(kind for kind in gpus if kind))
+
+
+def pieces_of(gres: Iterable[str]) -> str:
+    """Those names of GRES that stand for pieces of GPUs, as a comma list."""
+    return ",".join(sorted({name for name in gres if name in ("shard", "mps")}))
+
+
+def _listed(text: str) -> frozenset[str]:
+    return frozenset(part for part in text.split(",") if part)
 
 
 def _gpus(gres: str, tres: str) -> int:

@@ -20,6 +20,12 @@ from tias_slurm.slurm.command_parse import (
     parse_pinned,
     parse_site_factors,
 )
+from tias_slurm.slurm.command_places import (
+    parse_excluded,
+    parse_requests,
+    parse_reservations,
+    parse_shares,
+)
 from tias_slurm.slurm.command_queue import (
     FIELDS,
     TASKS_FORMAT,
@@ -37,10 +43,14 @@ from tias_slurm.slurm.live import (
     AdapterError,
     Field,
     RawNodes,
+    RawRequests,
     RawTable,
+    Reservation,
+    Share,
     SiteFacts,
     WriteResult,
 )
+from tias_slurm.slurm.requests import REQUEST_FIELDS
 
 # scontrol(1): NO_VAL (0xfffffffe) and above mean something else, 0 holds a job
 PRIORITY_MAX: Final = 2**32 - 3
@@ -66,7 +76,9 @@ class CommandsAdapter:
     def __init__(self, timeout_s: float = 60.0, slurm_bin: str | None = None) -> None:
         """`timeout_s`: for each command. `slurm_bin`: their directory; None: PATH. Raises AdapterError."""
         self._runner = Runner(timeout_s, slurm_bin)
+        self._slurm_bin = slurm_bin
         self._fields: list[str] = list(FIELDS)
+        self._lacking: set[str] = set()  # fields of requests that this squeue does not have
         self._spelt: dict[int, str] | None = None  # of the records whose number alone means more than them
         self._ahead = 0.0  # the controller's clock minus ours, s
         self._ahead_known = -math.inf  # when that was measured
@@ -161,6 +173,51 @@ class CommandsAdapter:
             return _later(error)
         return done if after == "PENDING" else WriteResult("gone", f"state {after or 'unknown'}")
 
+    def signal(self, job_id: int, name: str) -> WriteResult:
+        """See Adapter. By `scancel --batch`."""
+        try:
+            state, _, spelt = self._look(job_id)
+        except AdapterError as error:
+            return _later(error)
+        if state != "RUNNING":
+            return WriteResult("gone", f"state {state or 'unknown'}, not running")
+        scancel = Runner(self._runner.timeout_s, self._slurm_bin, commands=("scancel",))
+        words = ("scancel", "--batch", f"--signal={name}", requeue_spelling(job_id, spelt))
+        return self._tell(*words, runner=scancel)
+
+    def requests(self) -> RawRequests:
+        """See Adapter. On 22.05, whose --Format lacks the nodes that a job excludes, two."""
+        fields = ["ArrayTaskID", *REQUEST_FIELDS]
+        while True:
+            token = secrets.token_hex(8)
+            asked = [name for name in fields if name not in self._lacking]
+            # with --array for the records of tasks that wait apart
+            status, out, err = self._runner.run(
+                ("squeue", "--array", "--all", "--local", "--states=PENDING", "--noheader", "--noconvert",
+                 f"--Format={format_option(asked, token)}")
+            )  # fmt: skip
+            unknown = unknown_fields(err, asked)
+            if not unknown:
+                break
+            self._lacking |= unknown
+        if status:
+            raise _failed("squeue", status, err)
+        excluded = None
+        if "ExcNodes" in self._lacking:
+            listed = self._ask(
+                "squeue", "--array", "--all", "--local", "--states=PENDING", "--noheader", "--format=%A|%x"
+            )
+            excluded = parse_excluded(_text(listed))
+        return parse_requests(out, token, asked, excluded)
+
+    def shares(self) -> dict[int, Share]:
+        """See Adapter."""
+        return parse_shares(_text(self._ask("scontrol", "--detail", "--oneliner", "show", "job")))
+
+    def reservations(self) -> list[Reservation]:
+        """See Adapter."""
+        return parse_reservations(_text(self._ask("scontrol", "--oneliner", "show", "reservation")))
+
     def close(self) -> None:
         """See Adapter. Nothing is held: every command has ended when its call returns."""
 
@@ -196,10 +253,11 @@ class CommandsAdapter:
             raise _failed(argv[0], status, err)
         return out
 
-    def _tell(self, *argv: str, tasks: str = "") -> WriteResult:
-        """One change; `tasks`: those that it names, if it names several."""
+    def _tell(self, *argv: str, tasks: str = "", runner: Runner | None = None) -> WriteResult:
+        """One change by scontrol, or by the `runner` of another command; `tasks`: those that it names, if it
+        names several."""
         try:
-            status, out, err = self._runner.run(("scontrol", *argv))
+            status, out, err = runner.run(argv) if runner else self._runner.run(("scontrol", *argv))
         except AdapterError as error:
             return _later(error)
         said = f"{err}\n{_text(out)}"

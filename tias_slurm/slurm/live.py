@@ -72,9 +72,37 @@ class RawNodes:
     gpus_used: Ints
     cpus: Ints
     cpus_used: Ints
-    mem_mb: Floats
+    mem_mb: Floats  # that jobs may have
     mem_used_mb: Floats
     partitions: list[frozenset[str]]
+    gpu_types: Texts  # comma list of the types of its GPUs; "": untyped
+    other_gres: Texts  # comma list of GRES that are pieces of GPUs: shard, mps
+    features: list[frozenset[str]]  # active ones
+    threads: Ints  # CPUs to a core
+
+
+# what squeue says of each waiting job's request, by job id: the values of requests.REQUEST_FIELDS but the id
+RawRequests = dict[int, tuple[str, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a running job holds: on each of its nodes at least so much."""
+
+    nodes: str  # hostlist
+    all_gpus: int  # of the whole job
+    gpus: int
+    cpus: int
+    mem_mb: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Nodes that are kept for somebody; epoch s."""
+
+    start: float
+    end: float
+    nodes: str  # hostlist
 
 
 @dataclass(frozen=True)
@@ -150,6 +178,18 @@ class Adapter(Protocol):
 
     def requeue(self, job_id: int) -> WriteResult:
         """Requeue a running batch job; one that has ended in the meantime is left alone ("gone")."""
+
+    def signal(self, job_id: int, name: str) -> WriteResult:
+        """Send a signal (TERM, USR1, ...) to the batch script of a running job, and to nothing else of it."""
+
+    def requests(self) -> RawRequests:
+        """What the waiting jobs ask for, one RPC."""
+
+    def shares(self) -> dict[int, Share]:
+        """What running jobs on several nodes hold on each, one RPC; jobs of which that is not clear lack."""
+
+    def reservations(self) -> list[Reservation]:
+        """Reservations of nodes, now and later; one RPC."""
 
     def close(self) -> None:
         """Give up what it holds; safe to call twice."""

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -14,12 +15,26 @@ import numpy as np
 from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
-from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.planner import Applied, Plan
-from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
+from tias_slurm.slurm.live import Adapter, AdapterError, Field, RawNodes, RawTable, WriteResult
+from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
+from tias_slurm.slurm.live_requeue import (
+    ENDED,
+    Look,
+    Watch,
+    Watched,
+    beneficiary_ready,
+    groups,
+    outcome,
+    victim_ready,
+)
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
-# told of each write: the plan's write number, what became of it
+# looks after which the nodes are asked for anew where only their number is needed
+NODES_EVERY = 10
+# told of each action: its number, what became of it; numbers count the plan's writes, then its warnings, then
+# its victims
 Told = Callable[[int, WriteResult], None]
 # what is remembered of jobs by id, and what to take for those that are not known
 Remembered = Callable[[Ints, Floats], Floats]
@@ -80,6 +95,10 @@ class LiveCluster:
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
         self._seen_ended: frozenset[int] | None = None
+        self.watch = Watch(config.requeue.cooldown_s)
+        self.watched: list[Watched] = []  # of the last look
+        self._looks = 0
+        self._nodes: RawNodes | None = None
 
     # -- the port
 
@@ -101,7 +120,8 @@ class LiveCluster:
         ended = e.take(news)
         self._forget_sent(snapshot)
         self.raw, self.observed = raw, observed
-        observed.snapshot = replace(snapshot, ended=ended)
+        observed.snapshot = self._place(replace(snapshot, ended=ended), observed)
+        self.watched = self.watch.look(observed.snapshot, raw)
         return observed.snapshot
 
     def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
@@ -121,36 +141,145 @@ class LiveCluster:
     def apply(self, snapshot: Snapshot, plan: Plan) -> Applied:
         """See controller.Cluster."""
         refused: list[int] = []
+        failed: set[int] = set()
         ids = snapshot.jobs.job_id
-        pause = 1.0 / self.config.daemon.writes_per_second
         for number, (row, value) in enumerate(zip(plan.write.tolist(), plan.new.tolist(), strict=True)):
             job = int(ids[row])
             if not self.enforce:
                 old = float(plan.old[number])
                 self._would_be[job] = (value, self._would_be.get(job, (value, old))[1])
                 result = WriteResult("ok", "dry run")
-            elif self.no_rights:
-                result = WriteResult("no rights", self.no_rights)
-            elif self.stop:
-                result = WriteResult("retry", "the daemon ends")
+            elif self._silent() is not None:
+                result = self._silent() or WriteResult("retry")
             elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
             else:
-                began = time.monotonic()
-                result = self.adapter.write(job, self.field, int(value))
+                result = self._paced(partial(self.adapter.write, job, self.field, int(value)))
                 if result.result == "ok":
                     self._sent[job] = (value, self._times(job, value) + 1)
-                elif result.result == "no rights":
-                    self.no_rights = result.message
                 elif result.result == "refused" and "job is in held state" in result.message.lower():
                     # held since we looked: that ends with the hold
                     result = replace(result, result="retry")
-                time.sleep(max(0.0, pause - (time.monotonic() - began)))
             if result.result == "refused":
                 refused.append(row)
-            if self._told is not None:
-                self._told(number, result)
-        return Applied(np.array(refused, dtype=np.int64), plan.victims)
+            if result.result != "ok":
+                failed.add(row)
+            self._tell(number, result)
+        self._warn(snapshot, plan, len(plan.write))
+        spared = self._requeue(snapshot, plan, failed, len(plan.write) + len(plan.warn))
+        return Applied(np.array(refused, dtype=np.int64), np.array(spared, dtype=np.int64))
+
+    def _warn(self, snapshot: Snapshot, plan: Plan, first: int) -> None:
+        """Send the signal; `first`: the number of the first warning, see Told."""
+        name = self.config.requeue.signal
+        for number, row in enumerate(plan.warn.tolist(), first):
+            result = WriteResult("ok", "dry run") if not self.enforce else self._silent()
+            if result is None:
+                result = self._paced(partial(self.adapter.signal, int(snapshot.jobs.job_id[row]), name))
+            self._tell(number, result)
+
+    def _requeue(self, snapshot: Snapshot, plan: Plan, failed: set[int], first: int) -> list[int]:
+        """Requeue the plan's victims; the rows of those that were not. `failed`: rows whose write was not ok;
+        `first`: the number of the first victim, see Told."""
+        ids, spared, look = snapshot.jobs.job_id, list[int](), None
+        want = dict(zip(plan.write.tolist(), plan.new.tolist(), strict=True))
+        for row, places in groups(plan):
+            job, why, done = int(ids[row]), "", 0
+            victims = [int(ids[plan.victims[place]]) for place in places]
+            silent = WriteResult("refused", "dry run") if not self.enforce else self._silent()
+            states = dict.fromkeys(victims, "")
+            if silent is None and row in failed:
+                why = "the write of the job that it was for failed"
+            elif silent is None:
+                try:
+                    look = look or self._look_again()
+                except AdapterError as error:
+                    silent = WriteResult("refused", f"not sent: {error}")
+            if silent is None and look is not None and not why:
+                why = beneficiary_ready(look, job, want.get(row, float(snapshot.jobs.lever[row])))
+                states = {v: victim_ready(self.raw or look.raw, look, v) for v in victims}
+                bad = {v: state for v, state in states.items() if state not in ("", ENDED)}
+                why = why or next((f"job {v} {state}" for v, state in bad.items()), "")
+            for place, victim in zip(places, victims, strict=True):
+                if silent is not None:
+                    result = silent
+                elif why:
+                    result = WriteResult("refused", why)
+                elif states[victim] == ENDED:
+                    result = WriteResult("gone", "it has ended by itself")
+                else:
+                    result = self._paced(partial(self._requeue_one, victim))
+                    if outcome(result) in ("unknown", "not done"):
+                        why = f"job {victim} was not requeued"  # the others would be for nothing
+                if silent is None and outcome(result) in ("done", "unknown"):
+                    done += 1
+                else:
+                    spared.append(int(plan.victims[place]))
+                self._tell(first + place, result)
+            if done:
+                self.watch.begin(job, snapshot.now, done)
+        return spared
+
+    def _requeue_one(self, job: int) -> WriteResult:
+        try:
+            return self.adapter.requeue(job)
+        except AdapterError as error:
+            # the ledger has to hear of those that were requeued before it
+            return WriteResult("refused", f"not sent: {error}")
+
+    def _look_again(self) -> Look:
+        raw = self.adapter.jobs()
+        lever = self._lever(raw)
+        claims = self._read_claims(raw)
+        unsaid = claims.consent < 0
+        consent = np.where(unsaid, self.config.requeue.consent_default, claims.consent == 1).astype(np.bool_)
+        return Look(raw, raw.nice.astype(np.float64) if lever is None else lever, consent)
+
+    def _silent(self) -> WriteResult | None:
+        """Why nothing may be sent; None: it may."""
+        if self.no_rights:
+            return WriteResult("no rights", self.no_rights)
+        return WriteResult("retry", "the daemon ends or is paused") if self.stop else None
+
+    def _paced(self, send: Callable[[], WriteResult]) -> WriteResult:
+        """Send one thing, and not the next one too soon."""
+        began = time.monotonic()
+        result = send()
+        if result.result == "no rights":
+            self.no_rights = result.message
+        time.sleep(max(0.0, 1.0 / self.config.daemon.writes_per_second - (time.monotonic() - began)))
+        return result
+
+    def _tell(self, number: int, result: WriteResult) -> None:
+        if self._told is not None:
+            self._told(number, result)
+
+    def _place(self, snapshot: Snapshot, observed: Observed) -> Snapshot:
+        """The snapshot with its nodes: in full where a requeue is possible, else how many there are."""
+        jobs, settings = snapshot.jobs, self.config.requeue
+        waits = (jobs.state == PENDING) & jobs.can_start
+        ripe = jobs.requeueable & (jobs.run_time >= settings.min_run_s)
+        wanted = settings.mode == "on" and bool(waits.any()) and bool(ripe.any())
+        if self._nodes is None or wanted or self._looks % NODES_EVERY == 0:
+            self._nodes = self.adapter.nodes()
+        self._looks += 1
+        if not wanted or self.raw is None:
+            return replace(snapshot, occupancy=of_nodes(self._nodes, len(jobs)))
+        raw, rows = self.raw, observed.rows
+        requests = self.adapter.requests()
+        wide = bool((raw.nodes[rows[ripe]] > 1).any())
+        shares = self.adapter.shares() if wide else {}
+        # last: what has ended meanwhile then shows as free, and is noticed
+        self._nodes = self.adapter.nodes()
+        placed = occupancy(raw, rows, jobs, self._nodes, requests, shares, self.adapter.reservations())
+        certain = placed.occupancy.certain
+        if certain is not None:
+            vain = self.watch.hopeless(jobs.job_id) & certain
+            if vain.any():
+                placed.unsure["did not start, with others requeued for it"] = int(vain.sum())
+                placed = Placed(replace(placed.occupancy, certain=certain & ~vain), placed.unsure)
+        observed.unsure = placed.unsure
+        return replace(snapshot, occupancy=placed.occupancy)
 
     # -- what it is made of
 

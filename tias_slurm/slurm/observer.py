@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tias_slurm.config import Config, Scope
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
+from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
 
 # squeue(1) "JOB REASON CODES": a job that waits for one of these is helped by a better place; any other
 # reason (a limit, a dependency, a reservation, a partition that is down) is not cured by priority
@@ -52,6 +53,7 @@ class Observed:
     rows: Ints  # row in the raw table of each job of the snapshot
     barred: Counter[str] = field(default_factory=Counter)  # why waiting jobs may not be written
     barred_by: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of each job; -1: may be
+    unsure: Counter[str] = field(default_factory=Counter)  # why jobs have nobody requeued for them
 
     def why(self, row: int) -> str:
         """Why the waiting job of that row of the snapshot may not be written; "": it may."""
@@ -100,7 +102,8 @@ def observe(
     bar("cron job", raw.cron[rows])
     bar("component of a het job", raw.het_offset[rows] > 0)
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
-    bar("out of scope", ~_in_scope(raw, rows, config.scope))
+    inside = _in_scope(raw, rows, config.scope)
+    bar("out of scope", ~inside)
     bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
     # a new job shows a reason that slurmctld has not looked into: with a dependency it is never eligible
     bar("not eligible yet", np.isnan(raw.eligible[rows]))
@@ -124,7 +127,7 @@ def observe(
         deadline=claims.deadline[rows],
         run_time=np.maximum(np.nan_to_num(run_time), 0.0),
         restarts=raw.restarts[rows],
-        requeueable=consent & raw.requeue[rows] & raw.batch[rows] & (state[rows] == "RUNNING") & free,
+        requeueable=consent & free & inside & _can_be_requeued(raw, rows, state),
         checkpoint=np.nan_to_num(claims.checkpoint[rows], nan=config.requeue.checkpoint_s),
         lever=value,
         can_start=writable & _which(raw.reason, rows, STARTABLE.__contains__),
@@ -144,7 +147,7 @@ def observe(
             order=np.maximum(priority, 0).astype(np.float64) + nice,
             tie=raw.job_id[rows],
             ended=ended,
-            occupancy=_no_nodes(len(rows)),
+            occupancy=of_nodes(NO_NODES, len(rows)),
             users=tuple(users),
             accounts=tuple(accounts),
         ),
@@ -152,6 +155,17 @@ def observe(
         barred,
         barred_by,
     )
+
+
+def _can_be_requeued(raw: RawTable, rows: Ints, state: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Bools:
+    """Running batch jobs with Requeue=1 that nobody is busy with, of one component.
+
+    One with a native deadline would be tested against it again, and be cancelled.
+    """
+    calm = _which(raw.flags, rows, lambda text: not text)
+    alone = (raw.het_id[rows] == 0) & ~raw.cron[rows] & np.isnan(raw.native_deadline[rows])
+    runs = state[rows] == "RUNNING"
+    return np.asarray(raw.requeue[rows] & raw.batch[rows] & runs & calm & alone, dtype=np.bool_)
 
 
 def helped(reason: str) -> bool:
@@ -216,24 +230,4 @@ def _ended(
         run_time=np.maximum(ran, 0.0),
         completed=state[rows] == "COMPLETED",
         user=_codes(raw.user, rows, users),
-    )
-
-
-def _no_nodes(jobs: int) -> Occupancy:
-    """No requeue is planned on a live cluster yet, so nobody looks at nodes."""
-    none, zero = np.zeros(0, dtype=np.int64), np.zeros(jobs, dtype=np.int64)
-    return Occupancy(
-        free_gpus=none,
-        free_cpus=none,
-        free_mem_mb=none,
-        total_gpus=none,
-        member=np.zeros((1, 0), dtype=np.bool_),
-        partition=zero,
-        nodes=zero,
-        node_gpus=zero,
-        node_cpus=zero,
-        node_mem_mb=zero,
-        first=zero,
-        count=zero,
-        held=none,
     )

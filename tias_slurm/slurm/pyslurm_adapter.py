@@ -21,8 +21,11 @@ from tias_slurm.slurm.live import (
     AdapterError,
     Field,
     RawNodes,
+    RawRequests,
     RawTable,
+    Reservation,
     Result,
+    Share,
     SiteFacts,
     WriteResult,
 )
@@ -166,7 +169,8 @@ class PyslurmAdapter:
             return self._commands.nodes()
         said: dict[str, Any] = dict(columns)
         try:
-            said["partitions"] = [frozenset(p for p in text.split(",") if p) for text in said["partitions"]]
+            for name in ("partitions", "features"):
+                said[name] = [frozenset(p for p in text.split(",") if p) for text in said[name]]
             return RawNodes(**said)
         except (KeyError, TypeError) as error:
             self._worker.end()
@@ -223,6 +227,22 @@ class PyslurmAdapter:
         if not header["ok"] and header.get("result") != "gone":
             return _write_result(header)
         return WriteResult("gone", f"state {header.get('state') or 'unknown'}")
+
+    def signal(self, job_id: int, name: str) -> WriteResult:
+        """See Adapter. By scancel(1): what pyslurm's own says of its success cannot be relied on."""
+        return self._commands.signal(job_id, name)
+
+    def requests(self) -> RawRequests:
+        """See Adapter. By squeue(1)."""
+        return self._commands.requests()
+
+    def shares(self) -> dict[int, Share]:
+        """See Adapter. By scontrol(1)."""
+        return self._commands.shares()
+
+    def reservations(self) -> list[Reservation]:
+        """See Adapter. By scontrol(1)."""
+        return self._commands.reservations()
 
     def close(self) -> None:
         """See Adapter."""

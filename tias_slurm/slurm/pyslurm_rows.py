@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tias_slurm.jobs import Floats, Ints
+from tias_slurm.slurm.command_parse import pieces_of, types_of
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN
 from tias_slurm.slurm.pyslurm_pipe import Column
 
@@ -314,7 +315,7 @@ def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[
 
 
 def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
-    """Columns of RawNodes, by name; partitions as a comma list."""
+    """Columns of RawNodes, by name; partitions and features as comma lists."""
     rows = []
     for node in nodes:
         try:
@@ -326,20 +327,28 @@ def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
                     _gres_gpus(node.allocated_gres),
                     node.effective_cpus or node.total_cpus,
                     node.allocated_cpus,
-                    float(node.real_memory or 0),
+                    float(node.real_memory or 0) - float(node.memory_reserved_for_system or 0),
                     float(node.allocated_memory or 0),
                     ",".join(node.partitions or []),
+                    types_of(n[4:] for n in node.configured_gres or () if n.startswith("gpu:")),
+                    pieces_of(n.split(":")[0] for n in node.configured_gres or ()),
+                    ",".join(node.active_features or []),
+                    node.threads_per_core or 1,
                 )
             )
         except Exception:  # noqa: S112  # a node that cannot be read is one that cannot be planned with
             continue
-    names = ("name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions")
+    names = (
+        "name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions",
+        "gpu_types", "other_gres", "features", "threads",
+    )  # fmt: skip
     columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
     made: dict[str, Column] = {
-        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used")
+        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used", "threads")
     }
     made |= {name: _floats(columns[name]) for name in ("mem_mb", "mem_used_mb")}
-    made |= {name: list(columns[name]) for name in ("name", "state", "partitions")}
+    texts = ("name", "state", "partitions", "gpu_types", "other_gres", "features")
+    made |= {name: list(columns[name]) for name in texts}
     return made
 
 

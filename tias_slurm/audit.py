@@ -1,0 +1,58 @@
+"""The actions of a plan in words: one audit record each, made before it is sent, and one line of the log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tias_slurm.config import Config
+from tias_slurm.jobs import Ints, Snapshot
+from tias_slurm.planner import Plan
+from tias_slurm.policy.base import Policy, Ranking
+from tias_slurm.slurm.live import RawTable
+from tias_slurm.slurm.live_cluster import job_names
+from tias_slurm.store import Entry
+
+
+@dataclass(frozen=True)
+class Action:
+    """One thing that is about to be sent."""
+
+    event: Literal["write", "warn", "requeue"]
+    entry: Entry
+    said: dict[str, Any]  # for the log
+
+
+def actions(
+    config: Config,
+    policy: Policy,
+    raw: RawTable,
+    rows: Ints,
+    snapshot: Snapshot,
+    ranking: Ranking,
+    plan: Plan,
+) -> list[Action]:
+    """Writes, then warnings, then requeues, as LiveCluster.apply numbers them.
+
+    `rows`: row in the raw table of each job of the snapshot.
+    """
+    ids, now = snapshot.jobs.job_id, snapshot.now
+
+    def name(row: int) -> str:
+        return job_names(raw, [int(rows[row])])[0]
+
+    made = []
+    for r, old, new in zip(plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True):
+        kind, why = config.lever.kind, policy.reason(ranking, r)
+        said = {"job": name(r), "field": kind, "old": int(old), "new": int(new), "reason": why}
+        made.append(Action("write", Entry(now, int(ids[r]), kind, old, new, why), said))
+    for r in plan.warn.tolist():
+        why = f"to be requeued in {config.requeue.grace_s:g} s"
+        said = {"job": name(r), "signal": config.requeue.signal, "reason": why}
+        made.append(Action("warn", Entry(now, int(ids[r]), "warn", None, None, why), said))
+    for r, other in zip(plan.victims.tolist(), plan.beneficiaries.tolist(), strict=True):
+        why = f"level {ranking.level[r]}, for job {name(other)}: {policy.reason(ranking, other)}"
+        ran = round(float(snapshot.jobs.run_time[r]))
+        said = {"job": name(r), "beneficiary": name(other), "run_s": ran, "reason": why}
+        made.append(Action("requeue", Entry(now, int(ids[r]), "requeue", None, float(ids[other]), why), said))
+    return made

@@ -1,0 +1,139 @@
+"""Requeues on a running Slurm: a second look before the first is sent, and whether that helped.
+
+A requeue of a job that has just ended would run it again, and one for a job that then does not start is work
+lost for nothing. So all jobs that a plan has to do with are looked at once more after the writes, and those
+of one beneficiary are requeued together or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from tias_slurm.jobs import Bools, Floats, Ints, Snapshot
+from tias_slurm.planner import Plan
+from tias_slurm.slurm.live import RawTable, WriteResult
+from tias_slurm.slurm.observer import STARTABLE
+
+# a job for which others were requeued so often, and that never started for it, has no more requeued
+MOST_IN_VAIN = 3
+ENDED = "ended"  # what makes room as a requeue does
+
+
+@dataclass(frozen=True)
+class Look:
+    """The queue once more. Shapes (n,), rows as in the raw table."""
+
+    raw: RawTable
+    lever: Floats  # NaN where it is not shown
+    consent: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What became of a job that others were requeued for."""
+
+    job_id: int
+    result: Literal["started", "still waits", "left"]
+    seconds: float  # since the requeue
+    requeued: int  # jobs
+
+
+def groups(plan: Plan) -> Iterator[tuple[int, list[int]]]:
+    """Each beneficiary with the places of its victims in the plan."""
+    for row in dict.fromkeys(plan.beneficiaries.tolist()):
+        yield row, np.flatnonzero(plan.beneficiaries == row).tolist()
+
+
+def beneficiary_ready(look: Look, job: int, value: float) -> str:
+    """Why a waiting job has nobody requeued for it after all; "": its value is in place, and it waits."""
+    at = _row(look.raw, job)
+    if at is None or look.raw.state[at] != "PENDING":
+        return "does not wait any more"
+    if look.raw.priority[at] <= 0 or look.raw.reason[at] not in STARTABLE:
+        return f"waits for another reason: {look.raw.reason[at]}"
+    if look.lever[at] != value:
+        return "its value is not in place"
+    return ""
+
+
+def victim_ready(before: RawTable, look: Look, job: int) -> str:
+    """Whether a running job may be requeued: "" if it may, ENDED if its end has made room, else why not."""
+    old, at, raw = _row(before, job), _row(look.raw, job), look.raw
+    if at is None or raw.state[at] not in ("PENDING", "RUNNING", "SUSPENDED"):
+        return ENDED
+    if old is None or raw.state[at] != "RUNNING" or raw.flags[at] or raw.start[at] != before.start[old]:
+        return "is not in the same run any more"
+    if not raw.requeue[at] or not raw.batch[at] or not look.consent[at]:
+        return "may not be requeued any more"
+    if raw.node_list[at] != before.node_list[old]:
+        return "has other nodes now"
+    return ""
+
+
+def _row(raw: RawTable, job: int) -> int | None:
+    at = int(np.searchsorted(raw.job_id, job))
+    return at if at < len(raw) and raw.job_id[at] == job else None
+
+
+@dataclass
+class _Case:
+    since: float
+    requeued: int
+    told: bool = False
+
+
+@dataclass
+class Watch:
+    """Whether the jobs for which others were requeued start. Kept in memory: a restart forgets."""
+
+    patience_s: float  # after which a job that still waits is said to
+    cases: dict[int, _Case] = field(default_factory=dict)
+    vain: dict[int, int] = field(default_factory=dict)
+
+    def begin(self, job: int, now: float, requeued: int) -> None:
+        """Others were requeued for a job; if it is watched already, the last time was in vain."""
+        if job in self.cases:
+            self.vain[job] = self.vain.get(job, 0) + 1
+        self.cases[job] = _Case(now, requeued)
+
+    def look(self, snapshot: Snapshot, raw: RawTable) -> list[Watched]:
+        """What is new of the jobs that are watched."""
+        news = []
+        for job, case in list(self.cases.items()):
+            at = _row(raw, job)
+            state = "" if at is None else raw.state[at]
+            waited = snapshot.now - case.since
+            # of an array a task starts under an id of its own
+            tasks = (raw.array_id == job) & (raw.start >= case.since) & (raw.start <= snapshot.now)
+            ran = [i for i in np.flatnonzero(tasks).tolist() if raw.state[i] != "PENDING"]
+            if state in ("RUNNING", "SUSPENDED") or ran:
+                news.append(Watched(job, "started", waited, case.requeued))
+                self.vain.pop(job, None)
+            elif state != "PENDING":
+                news.append(Watched(job, "left", waited, case.requeued))
+                self.vain.pop(job, None)
+            else:
+                if waited >= self.patience_s and not case.told:
+                    news.append(Watched(job, "still waits", waited, case.requeued))
+                    case.told = True
+                continue
+            del self.cases[job]
+        return news
+
+    def hopeless(self, ids: Ints) -> Bools:
+        """Jobs for which others were requeued in vain too often. Shape (n,)."""
+        jobs = [j for j, n in self.vain.items() if n >= MOST_IN_VAIN - 1]
+        return np.isin(ids, jobs) if jobs else np.zeros(len(ids), dtype=np.bool_)
+
+
+def outcome(result: WriteResult) -> Literal["done", "ended", "unknown", "not done"]:
+    """What became of a requeue. "unknown": the controller did not answer in time, so it may have done it."""
+    if result.result == "ok":
+        return "done"
+    if result.result == "gone":
+        return "ended"
+    return "unknown" if result.result == "retry" else "not done"
