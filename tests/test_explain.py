@@ -22,7 +22,7 @@ def case(settings=None, now=T, lever=0.0, requeueable=True, **columns):
     columns.setdefault("first_submit", now)
     known = replace(rank_input(**columns), capacity=64.0)
     n = len(known)
-    policy = Tias(settings or preset("jct-first"))
+    policy = Tias(settings or preset("jct-first", starving_s=7 * DAY))
     survival = Learner().survival()
     ranking = policy.rank(now, known, survival)
     nice = NiceLever(policy.levels, 32, 1000)

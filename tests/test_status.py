@@ -393,7 +393,7 @@ def test_a_claim_that_had_passed_when_first_seen(desk):
     desk.show(queue({"comment": "deadline=+1s"}))
     told = desk.json("explain", "100")
     assert told["class"] == "no deadline"
-    assert told["claim_unaccepted"] == "it had passed when it was first seen"
+    assert told["claim_unaccepted"] == "the deadline had passed when it was first seen"
 
 
 def test_explain_a_running_job(desk):

@@ -112,9 +112,12 @@ def unignore(state_dir: str, job: str) -> bool:
 
 
 def ignored(state_dir: str) -> tuple[str, ...]:
-    """The names of the ignored jobs, sorted. Raises InputError if the directory is there but cannot be read:
-    then nobody knows which jobs to leave alone."""
+    """The names of the ignored jobs, sorted; none for who may not look into the state directory, and so is
+    not the daemon. Raises InputError if they are there but cannot be read: then nobody knows which jobs to
+    leave alone."""
     where = os.path.join(state_dir, IGNORED)
+    if os.path.isdir(state_dir) and not os.access(state_dir, os.X_OK):
+        return ()
     try:
         return tuple(sorted(filter(_JOB.fullmatch, os.listdir(where))))
     except FileNotFoundError:

@@ -54,6 +54,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     """The whole account of the job in row `at` of the queue, ready for JSON."""
     import numpy as np
 
+    from tias_slurm.claim_life import REASONS
     from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
 
@@ -96,7 +97,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
         "weight": float(jobs.weight[row]),
         "first_submit_guessed": bool(kept["unseen"] > 0),
         "claim_refused": [{"code": r.code, "text": r.text} for r in refusals],
-        "claim_unaccepted": _unaccepted(settings, kept) if ledger.unaccepted[row] else None,
+        "claim_unaccepted": REASONS[int(ledger.unaccepted[row])] or None,
         "claim_changes": max(0, int(kept["accepted"]) - 1),
         "claim_over_quota": over_quota,
         "claim_lost": bool(kept["lost"] > 0),
@@ -131,7 +132,8 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     jobs, kept = seen.seen.snapshot.jobs, seen.cycle.ledger.row(row)
     now, state_dir = float(jobs.lever[row]), settings.daemon.state_dir
     refused = kept["refused"] == kept["refused"]
-    running = os.path.isdir(state_dir) and status.holder(state_dir).running
+    seen_by_us = not os.path.isdir(state_dir) or os.access(state_dir, os.R_OK | os.X_OK)
+    running = not seen_by_us or (os.path.isdir(state_dir) and status.holder(state_dir).running)
     left = (status.left(state_dir) or {}) if running else {}
     mode = left.get("mode", settings.daemon.mode)
     because = ""
@@ -168,12 +170,6 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         "state": state,
         "because": because or None,
     }
-
-
-def _unaccepted(settings: Config, kept: dict[str, float]) -> str:
-    if kept["accepted"] == 0:
-        return "it had passed when it was first seen"
-    return f"the deadline was changed {settings.deadlines.max_changes} times, which is all that is allowed"
 
 
 def answer(job: dict[str, Any]) -> str:

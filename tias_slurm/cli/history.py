@@ -109,7 +109,8 @@ def _show(number: int, memory: dict[str, Any] | None, entries: list[Entry], zone
         table.add_column(heading, no_wrap=True)
     table.add_column("reason, and what Slurm said", overflow="fold")
     for e in entries:
-        old, new = ("" if v is None else f"{v:.0f}" for v in (e.old, e.new))
+        values = ("", "") if e.action in ("requeue", "warn") else (e.old, e.new)
+        old, new = ("" if v in (None, "") else f"{v:.0f}" for v in values)
         words = f"{e.reason}: {e.message}" if e.message else e.reason
         table.add_row(*map(cell, (moment(e.time, zone), e.action, old, new, e.result or "not known", words)))
     out.print(table)

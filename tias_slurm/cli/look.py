@@ -18,6 +18,7 @@ from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, RawTable
 from tias_slurm.slurm.observer import Observed
 from tias_slurm.store import SqliteStore
+from tias_slurm.user_export import UserStore
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,12 @@ class Frozen:
 
     def __init__(self, path: str) -> None:
         self._store = SqliteStore(path)
-        self.load, self.recall = self._store.load, self._store.recall
+        self.load, self.recall, self.get = self._store.load, self._store.recall, self._store.get
 
     def save(self, *_: object) -> None:
+        """Keep nothing."""
+
+    def put(self, name: str, value: str) -> None:
         """Keep nothing."""
 
     def close(self) -> None:
@@ -69,7 +73,9 @@ def look(config: Config, *, pins: bool = False) -> Look:
     """
     adapter = adapter_of(config)
     path = ledger_in_use(config)
-    frozen = Frozen(path) if path is not None else None
+    frozen: Frozen | UserStore | None = Frozen(path) if path is not None else None
+    if frozen is None and config.daemon.user_export:
+        frozen = UserStore(config.daemon.user_export)
     backfill = Backfill(config.daemon.rpc_timeout_s)
 
     def past(_: Snapshot) -> bool:
