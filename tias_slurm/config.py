@@ -224,6 +224,10 @@ class Daemon(Section):
         50.0, gt=0, description="writes are sent no faster; below 2 for an Operator under rl_enable"
     )
     keep_days: float = Field(90.0, gt=0, description="how long the ledger keeps what has ended")
+    user_export: str = Field(
+        "",
+        description="where users find what explain needs of the ledger, each of their own jobs; empty: none",
+    )
     log_format: Literal["json", "console"] = Field("json", description="form of the log on standard error")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
 

@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import audit, hands, status
+from tias_slurm import audit, hands, status, user_export
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
@@ -258,6 +258,10 @@ class Daemon:
         }
         try:
             status.leave(c.daemon.state_dir, self._standing)
+            if c.daemon.user_export and cycle.result == "ok":
+                ids, table = self.controller.ledger.table
+                users = snapshot.jobs.user
+                user_export.export(c.daemon.user_export, snapshot.users, users, ids, table)
         except InputError as error:
             self._log.warning("status file", message=str(error))
 

@@ -159,6 +159,11 @@ class Ledger:
         t[:, FALLEN], t[:, SLOT], t[:, FRONT] = ranking.fallen, ranking.slot, ranking.front
         self._keep()
 
+    @property
+    def table(self) -> tuple[Ints, Floats]:
+        """Ids (n,) and COLUMNS (n, columns) of the jobs of the last snapshot. Views."""
+        return self._ids, self._table
+
     def row(self, row: int) -> dict[str, float]:
         """All that is kept of the job of that row of the last snapshot, by COLUMNS."""
         return dict(zip(COLUMNS, self._table[row].tolist(), strict=True))
