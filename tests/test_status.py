@@ -2,6 +2,7 @@
 
 import json
 import os
+import pwd
 import stat
 import time
 
@@ -12,12 +13,13 @@ from raw_queue import NOW, Scripted, queue, running, waiting
 from worlds import HOUR, job_table, rank_input, snapshot
 
 from tias_slurm import daemon as daemon_module
-from tias_slurm import hands, status
+from tias_slurm import hands, status, user_export
 from tias_slurm.cli import look as look_module
 from tias_slurm.cli.lookup import find
 from tias_slurm.cli.words import span
 from tias_slurm.daemon import Daemon, take_lock
 from tias_slurm.errors import InputError
+from tias_slurm.ledger import COLUMNS
 from tias_slurm.policy.learning import Learner
 from tias_slurm.policy.tias import Tias, preset
 from tias_slurm.slurm.live import AdapterError
@@ -502,3 +504,58 @@ def test_history_without_a_ledger(desk):
 )
 def test_durations(seconds, words):
     assert span(seconds) == words
+
+
+# ---- what users may see
+
+
+def test_explain_without_the_ledger_by_what_was_left_for_the_user(desk, tmp_path):
+    """A user sees the first submit that only the ledger knows, and nothing of other users' jobs."""
+    me = pwd.getpwuid(os.getuid()).pw_name
+    text = desk.path.read_text()
+    desk.path.write_text(text.replace("[daemon]", f'[daemon]\nuser_export = "{tmp_path / "users"}"'))
+    early, late = {"user": me, "submit": NOW - 9000, "eligible": NOW - 9000}, {"user": me, "restarts": 1}
+    others = {"user": "no-such-user"}
+    desk.show(queue(early, others), queue({**early, **late}, others))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.cycle()
+    daemon.close()
+    left = tmp_path / "users" / str(os.getuid())
+    assert [p.name for p in (tmp_path / "users").iterdir()] == [str(os.getuid())]
+    assert stat.S_IMODE(left.stat().st_mode) == 0o700
+    assert stat.S_IMODE((left / "jobs.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(left.parent.stat().st_mode) == 0o711
+    assert [row[0] for row in json.loads((left / "jobs.json").read_text())["jobs"]] == [100]
+    desk.path.write_text(desk.path.read_text().replace(str(desk.state), str(tmp_path / "unseen")))
+    told = desk.json("explain", "100")
+    assert told["first_submit"] == NOW - 9000
+    assert told["lever"]["set"] < 0
+
+
+def test_a_user_whose_jobs_are_gone_has_an_empty_file(tmp_path):
+    me = pwd.getpwuid(os.getuid()).pw_name
+    where = str(tmp_path / "users")
+    table = np.full((2, len(COLUMNS)), np.nan)
+    user_export.export(where, (me,), np.array([0, 0]), np.array([7, 8]), table)
+    assert user_export.UserStore(where).load()[0].tolist() == [7, 8]
+    assert np.isnan(user_export.UserStore(where).load()[1]).all()
+    user_export.export(where, (), np.array([], dtype=int), np.array([], dtype=int), table[:0])
+    assert user_export.UserStore(where).load()[0].tolist() == []
+    assert user_export.UserStore(str(tmp_path / "none")).load()[0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 1, "columns": [], "jobs": []}', "{}", '{"version": 9}']
+)
+def test_a_users_file_that_is_none(tmp_path, text):
+    (tmp_path / str(os.getuid())).mkdir()
+    (tmp_path / str(os.getuid()) / "jobs.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be used"):
+        user_export.UserStore(str(tmp_path))
+
+
+def test_an_export_that_cannot_be_made(tmp_path):
+    (tmp_path / "users").write_text("a file")
+    with pytest.raises(InputError, match="user_export"):
+        user_export.export(str(tmp_path / "users"), (), np.array([]), np.array([]), np.empty((0, 1)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from daemon_bed import CALM, URGENT, Site, nice, update
-from live_bed import run, wait_for
+from live_bed import python, run, wait_for
 
 
 @pytest.mark.core
@@ -87,3 +87,24 @@ def test_status_and_the_hands_on_the_wheel(site: Site) -> None:
     assert site.tias("status", status=1).out.startswith("not running")
     actions = site.tias("history", str(jobs[0]), "--json").json["actions"]
     assert [(a["action"], a["result"], a["new"]) for a in actions] == [("nice", "ok", nice(jobs[0]))]
+
+
+@pytest.mark.core
+def test_users_see_their_own_jobs_and_no_others(site: Site) -> None:
+    """The daemon's ledger is closed to users; what it leaves for alice only alice can read."""
+    site.block()
+    where = site.home / "users"
+    site.settings(daemon={"user_export": str(where)})
+    mine, theirs = site.submit(f"--comment={URGENT}"), site.submit(user="bob")
+    site.once()
+    assert site.state.stat().st_mode & 0o777 == 0o750
+    told = site.tias("explain", str(mine), "--json", user="alice").json
+    assert (told["lever"]["found"], told["lever"]["set"]) == (0, nice(mine))
+    assert told["lever"]["state"] == "in place"
+    # bob's job is as Slurm shows it to everybody, and not as the ledger knows it
+    assert site.tias("explain", str(theirs), "--json", user="alice").json["lever"]["set"] is None
+    uids = {user: run("id", "-u", user).strip() for user in ("alice", "bob")}
+    assert run("cat", str(where / uids["alice"] / "jobs.json"), user="alice")
+    for path in (where / uids["bob"] / "jobs.json", where / uids["bob"], where):
+        denied = f"import os; print(any(os.access({str(path)!r}, how) for how in (os.R_OK, os.W_OK)))"
+        assert python(denied, user="alice").strip() == "False", path
