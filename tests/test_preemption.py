@@ -317,6 +317,29 @@ class World:
         return bool(got)
 
 
+def check_that_they_start(world, waiting, proposed, kept):
+    """Slurm walks the order with the victims gone: everybody with victims starts, and nobody was dropped who
+    would have started."""
+
+    def starts(victims, wanted_by):
+        free, started = world.free.copy(), set()
+        for v in victims.tolist():
+            world.move(v, world.held[v], 1)
+        for job in waiting:
+            where = world.place(job)
+            if where:
+                started.add(job)
+                world.move(job, where, -1)
+        world.free[:] = free
+        return [w in started for w in wanted_by.tolist()]
+
+    assert all(starts(*kept))
+    pairs = [set(zip(*map(np.ndarray.tolist, pair), strict=True)) for pair in (kept, proposed)]
+    assert pairs[0] <= pairs[1]
+    if all(starts(*proposed)):
+        assert pairs[0] == pairs[1]
+
+
 @settings(max_examples=400, deadline=None)
 @given(nodes=TINY, asked=st.lists(ASKED, min_size=2, max_size=9), limit=st.integers(1, 3), data=st.data())
 def test_against_every_set_of_victims(nodes, asked, limit, data):
@@ -333,9 +356,10 @@ def test_against_every_set_of_victims(nodes, asked, limit, data):
     waiting = sorted((j for j in jobs if j not in world.held), key=lambda j: (level[j], j))
     room = occupancy(nodes, [(world.kind[j], *world.each[j]) for j in jobs], world.held)
     assert room.free_gpus.tolist() == world.free[0].tolist()
-    victims, wanted_by = preemption.select(
-        np.array(waiting, dtype=np.int64), np.array(world.gpus), level, may, loss, room, limit
-    )
+    given_all = (np.array(waiting, dtype=np.int64), np.array(world.gpus), level, may, loss, room, limit)
+    victims, wanted_by = preemption.select(*given_all, checked=False)
+    kept = preemption.select(*given_all)
+    check_that_they_start(world, waiting, (victims, wanted_by), kept)
     assert len(set(victims.tolist())) == len(victims)
     assert len(set(wanted_by.tolist())) <= limit
     assert may[victims].all()

@@ -13,6 +13,31 @@ from tias_slurm.jobs import Bools, Ints
 
 
 @njit
+def could_hold(
+    free_gpus: Ints,
+    free_cpus: Ints,
+    free_mem: Ints,
+    total_gpus: Ints,
+    member: Bools,
+    nodes: int,
+    node_gpus: int,
+    node_cpus: int,
+    node_mem: int,
+) -> Bools:
+    """Which nodes have room for the job's share of a node. Shape (N,)."""
+    if nodes == 0:
+        whole = (total_gpus > 0) & (free_gpus >= total_gpus)
+        return member & whole & (free_cpus >= node_cpus) & (free_mem >= node_mem)
+    return member & (free_gpus >= node_gpus) & (free_cpus >= node_cpus) & (free_mem >= node_mem)
+
+
+@njit
+def enough(total_gpus: Ints, able: Bools, nodes: int, gpus: int) -> bool:
+    """Whether the job fits on the nodes in `able`, shape (N,)."""
+    return bool(total_gpus[able].sum() >= gpus if nodes == 0 else able.sum() >= nodes)
+
+
+@njit
 def find_nodes(
     free_gpus: Ints,
     free_cpus: Ints,
@@ -30,48 +55,23 @@ def find_nodes(
 
     One node: best fit, the least GPUs left over, then the least CPUs. Several: those with least left over.
     """
-    chosen = 0
+    able = np.flatnonzero(
+        could_hold(free_gpus, free_cpus, free_mem, total_gpus, member, nodes, node_gpus, node_cpus, node_mem)
+    )
+    if len(able) == 0 or len(able) < nodes:
+        return 0
     if nodes == 0:
-        found = 0
-        for v in range(len(free_gpus)):
-            if (
-                member[v]
-                and total_gpus[v] > 0
-                and free_gpus[v] == total_gpus[v]
-                and free_cpus[v] >= node_cpus
-                and free_mem[v] >= node_mem
-            ):
-                out[chosen] = v
-                chosen += 1
-                found += total_gpus[v]
-                if found >= gpus:
-                    return chosen
-        return 0
-    if nodes == 1:
-        best, best_gpus, best_cpus = -1, 0, 0
-        for v in range(len(free_gpus)):
-            over = free_gpus[v] - node_gpus
-            if over < 0 or not member[v] or free_cpus[v] < node_cpus or free_mem[v] < node_mem:
-                continue
-            if best < 0 or over < best_gpus or (over == best_gpus and free_cpus[v] < best_cpus):
-                best, best_gpus, best_cpus = v, over, free_cpus[v]
-        if best < 0:
+        need = np.searchsorted(np.cumsum(total_gpus[able]), gpus) + 1
+        if need > len(able):
             return 0
-        out[0] = best
+        out[:need] = able[:need]
+        return int(need)
+    left = free_gpus[able]
+    if nodes == 1:
+        best = able[left == left.min()]
+        out[0] = best[np.argmin(free_cpus[best])]
         return 1
-    fitting = np.empty(len(free_gpus), dtype=np.int64)
-    over_all = np.empty(len(free_gpus), dtype=np.int64)
-    for v in range(len(free_gpus)):
-        over = free_gpus[v] - node_gpus
-        if over >= 0 and member[v] and free_cpus[v] >= node_cpus and free_mem[v] >= node_mem:
-            fitting[chosen] = v
-            over_all[chosen] = over
-            chosen += 1
-    if chosen < nodes:
-        return 0
-    ranked = np.argsort(over_all[:chosen], kind="mergesort")
-    for i in range(nodes):
-        out[i] = fitting[ranked[i]]
+    out[:nodes] = able[np.argsort(left, kind="mergesort")[:nodes]]
     return nodes
 
 
