@@ -35,13 +35,15 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
     waits = snapshot.jobs.state == PENDING
     gpus, capacity = snapshot.jobs.gpus, known.capacity
     kinds, queue = policy.classes(ranking), queues(policy, ranking)
+    cells = kinds * policy.levels + queue + 1  # one number for class and queue
     classes = [
         {
             "class": CLASSES[kind],
             "queue": q if q >= 0 else None,
-            **_both(waits, gpus, (kinds == kind) & (queue == q)),
+            **_both(waits, gpus, cells == cell),
         }
-        for kind, q in sorted({(int(k), int(q)) for k, q in zip(kinds.tolist(), queue.tolist(), strict=True)})
+        for cell in np.flatnonzero(np.bincount(cells)).tolist()
+        for kind, q in [(cell // policy.levels, cell % policy.levels - 1)]
     ]
     claims = np.zeros(len(waits), dtype=np.bool_)
     overdue, hopeless, risky = claims.copy(), claims.copy(), claims.copy()
