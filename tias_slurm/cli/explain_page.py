@@ -151,7 +151,8 @@ def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         if r["run_s"] < r["min_run_s"]:
             words.append(f"not in the first {span(r['min_run_s'])} of a run")
     elif r["possible"] is False:
-        words.append("is never requeued for others")
+        why = "no batch job" if not r["batch"] else "without consent, or left alone"
+        words.append(f"is not requeued for others: {why if r['slurm_requeue'] else 'Requeue=0'}")
     if r["mode"] != "off" or r["by_us"]:
         saves = f"saves itself every {span(r['checkpoint_s'])}" if r["checkpoint_s"] else "saves nothing"
         words.append(saves)
