@@ -44,10 +44,10 @@ def reason_of(job: int) -> str:
     return run("squeue", "-h", "-j", str(job), "-O", "Reason:.64").strip()
 
 
-def old_enough(*jobs: int, seconds: int = 2) -> None:
+def old_enough(*jobs: int | str, seconds: int = 2) -> None:
     """Wait until the jobs have run for so long."""
 
-    def ran(job: int) -> int:
+    def ran(job: int | str) -> int:
         hours, minutes, rest = shown(job, "RunTime").split(":")
         return int(hours) * 3600 + int(minutes) * 60 + int(rest)
 

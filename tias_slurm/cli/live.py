@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm import logs
+from tias_slurm.audit import actions
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.look import adapter_of, look
 from tias_slurm.config import load_config
@@ -65,7 +66,7 @@ def once(config: PathOption = None, mode: ModeOption = None, as_json: JsonOption
 
 
 def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
-    """Show what one cycle would write now, and why. Writes nothing, neither to Slurm nor to the ledger.
+    """Show what one cycle would write and requeue now, and why. Changes nothing, in Slurm or in the ledger.
 
     Example: tias-slurm plan
     """
@@ -90,9 +91,12 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
             }
         )
     rows.sort(key=lambda row: (row["level"], row["job"]))
-    barred = dict(seen.observed.barred)
+    barred, unsure = dict(seen.observed.barred), dict(seen.observed.unsure)
+    todo = actions(settings, seen.cycle.policy, seen.raw, seen.observed.rows, snapshot, ranking, made)
+    requeues = [action.said for action in todo if action.event == "requeue"]
     if as_json:
-        typer.echo(json.dumps({"writes": rows, "not_writable": barred}))
+        said = {"writes": rows, "requeues": requeues, "not_writable": barred, "no_requeue_for": unsure}
+        typer.echo(json.dumps(said))
         return
     table = Table("job", "user", "GPUs", "field", "now", "planned", "reason", title=None)
     for row in rows:
@@ -100,8 +104,12 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
         table.add_row(*(Text(str(cell)) for cell in cells))
     console = Console()
     console.print(table if rows else "Nothing to write: every job stands where it should.")
+    for said in requeues:
+        console.print(Text(f"requeue {said['job']}, which has run for {said['run_s']} s: {said['reason']}"))
     for why, n in barred.items():
         console.print(Text(f"{n} waiting jobs are left alone: {why}"))
+    for why, n in unsure.items():
+        console.print(Text(f"{n} waiting jobs have nobody requeued for them: {why}"))
 
 
 def restore(config: PathOption = None, as_json: JsonOption = False) -> None:

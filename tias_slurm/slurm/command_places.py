@@ -6,6 +6,7 @@ counts only if it agrees with itself.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -110,15 +111,15 @@ def parse_reservations(text: str) -> list[Reservation]:
     for line in text.split("\n"):
         match = _RESERVED.search(line)
         if line.startswith("ReservationName=") and match is not None and match[3] != "(null)":
-            found.append(Reservation(_time(match[1]), _time(match[2]), match[3]))
+            found.append(Reservation(_time(match[1], 0.0), _time(match[2], math.inf), match[3]))
     return found
 
 
-def _time(text: str) -> float:
+def _time(text: str, otherwise: float) -> float:
     """Epoch s of SLURM_TIME_FORMAT=%s, or of the usual form in UTC, as these commands are run."""
     if text.isascii() and text.isdigit():
         return float(text)
     try:
         return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()
     except ValueError:
-        return 0.0 if text == "Unknown" else float("inf")
+        return otherwise

@@ -260,12 +260,12 @@ class LiveCluster:
         waits = (jobs.state == PENDING) & jobs.can_start
         ripe = jobs.requeueable & (jobs.run_time >= settings.min_run_s)
         wanted = settings.mode == "on" and bool(waits.any()) and bool(ripe.any())
-        if self._nodes is None or wanted or self._looks % NODES_EVERY == 0:
-            self._nodes = self.adapter.nodes()
         self._looks += 1
-        if not wanted or self.raw is None:
-            return replace(snapshot, occupancy=of_nodes(self._nodes, len(jobs)))
         raw, rows = self.raw, observed.rows
+        if not wanted or raw is None:
+            if self._nodes is None or self._looks % NODES_EVERY == 0:
+                self._nodes = self.adapter.nodes()
+            return replace(snapshot, occupancy=of_nodes(self._nodes, len(jobs)))
         requests = self.adapter.requests()
         wide = bool((raw.nodes[rows[ripe]] > 1).any())
         shares = self.adapter.shares() if wide else {}
