@@ -1,5 +1,6 @@
 """What people see and order: status, explain, history, pause, ignore. tests/live has the real Slurm."""
 
+import importlib
 import json
 import os
 import pwd
@@ -24,6 +25,7 @@ from tias_slurm.policy.learning import Learner
 from tias_slurm.policy.tias import Tias, preset
 from tias_slurm.slurm.live import AdapterError
 
+status_module = importlib.import_module("tias_slurm.cli.status")
 EVIL = "al\x1b[2J\x07ice[bold]"
 
 
@@ -165,6 +167,28 @@ def test_status_when_slurm_does_not_answer(desk):
     late = json.loads((desk.state / "status.json").read_text())
     (desk.state / "status.json").write_text(json.dumps({**late, "last_ok": time.time() - 1000}))
     assert "but no good cycle for 16 min" in desk.run("status", code=1).out
+
+
+@pytest.mark.parametrize("words", [(), ("--json",)])
+def test_status_again_and_again(desk, monkeypatch, words):
+    desk.show(waiting(2), waiting(3))
+    daemon = desk.daemon()
+    daemon.cycle()
+    naps = []
+
+    def nap(seconds):
+        naps.append(seconds)
+        if len(naps) == 2:
+            raise KeyboardInterrupt
+        daemon.cycle()
+
+    monkeypatch.setattr(status_module, "sleep", nap)
+    done = desk.cli("status", "--config", desk.path, "--watch", *words)
+    assert (done.code, naps) == (130, [60.0, 60.0])
+    if words:
+        assert [json.loads(line)["queue"]["waiting"] for line in done.out.splitlines()] == [2, 3]
+    else:
+        assert "3 jobs wait" in done.out
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"version": 99}', "\x00\xff"])

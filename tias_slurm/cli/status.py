@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +37,7 @@ def status(config: PathOption = None, as_json: JsonOption = False, watch: WatchO
     if as_json and watch:
         while True:
             typer.echo(json.dumps(document))
-            time.sleep(settings.cycle.interval_s)
+            sleep(settings.cycle.interval_s)
             document = gather(settings)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
@@ -61,7 +62,7 @@ def _watch(settings: Config) -> None:
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         while True:
             live.update(page(gather(settings), settings.zone()), refresh=True)
-            time.sleep(settings.cycle.interval_s)
+            sleep(settings.cycle.interval_s)
 
 
 def gather(settings: Config) -> dict[str, Any]:
