@@ -1,95 +1,179 @@
-"""The figures of docs/evaluation.md, as Markdown: every policy on public traces.
+"""The figures of docs/evaluation.md: policies on public traces, over loads, kinds of deadlines and consent.
 
-python bench/evaluation.py DATA: DATA holds traces/chronus/MIX1.csv and traces/elasticflow/cluster02.csv. Each
-table stands under the command that makes it, which is also the one that is run here.
+python bench/evaluation.py DATA > tables.md: DATA holds traces/chronus/MIX1.csv and
+traces/elasticflow/cluster02.csv, 03 and 06. Without DATA: the bundled export. `--quick`: a small cut.
+`--results FILE`: one JSON line a run; what is there already is not run again.
 """
 
 from __future__ import annotations
 
-import csv
+import argparse
 import json
 import math
-import shlex
-import subprocess
+import os
 import sys
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
-TIAS = "tias,tias:wide-fair,tias:balanced,tias:guard,tias@off"
-POLICIES = f"fifo,multifactor,edf,deadline-qos,las,aemon,{TIAS},oracle-srtf,oracle-laxity"
-HEAD = (
-    "| policy | missed | miss rate % | by GPU-hours % | deadline JCT h | non-deadline JCT mean h | x las "
-    "| requeues per job | GPU time lost % |\n|---|---|---|---|---|---|---|---|---|"
+import numpy as np
+from tables import sections
+
+from tias_slurm.config import Config
+from tias_slurm.replay.assumptions import assume_deadlines
+from tias_slurm.replay.claims import find_deadlines
+from tias_slurm.replay.dry_run import Options, Run
+from tias_slurm.replay.policies import parse
+from tias_slurm.replay.traces import read_trace
+from tias_slurm.replay.workload import Workload
+from tias_slurm.slurm.nodes import uniform
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples"
+# deadline -> what assume_deadlines is told; "own": the trace's
+KINDS = {
+    "own": None,
+    "proportional": "share=0.5,slack=0.1..2,seed={seed}",
+    "calendar": "kind=calendar,share=0.5,seed={seed}",
+}
+# a cycle costs the same whether much happens or little: the long, thin traces get fewer of them
+INTERVAL_S = {"MIX1": 60.0, "example": 60.0}
+BLIND = ("fifo", "multifactor", "edf")  # these never requeue
+PREEMPTING = (
+    *("deadline-qos", "las", "aemon"),
+    *("tias:jct-first", "tias:wide-fair", "tias:balanced", "tias:guard", "tias:slots"),
+    "oracle-laxity",
 )
 
 
-def nodes_for(path: Path, load: float) -> int:
+@dataclass(frozen=True)
+class Case:
+    """One workload on one cluster, and whose jobs may be requeued."""
+
+    trace: str
+    load: float
+    deadlines: str  # in KINDS
+    seed: int
+    consent: float
+    policy: str
+
+    def key(self) -> str:
+        """Tells it from all others."""
+        return "/".join(str(v) for v in asdict(self).values())
+
+
+def cases(quick: bool, traces: Iterable[str]) -> Iterator[Case]:
+    """All that is to be run."""
+    loads, seeds, consents = (0.8, 0.95, 1.1), (1, 2, 3, 4, 5), (1.0, 0.5, 0.0)
+    if quick:
+        loads, seeds, consents = (0.95,), (1,), (1.0, 0.0)
+    for trace in traces:
+        own = trace == "MIX1"
+        for load in loads:
+            for deadlines in ("own",) if own else ("proportional", "calendar"):
+                for seed in (1,) if own else seeds:
+                    case = Case(trace, load, deadlines, seed, 0.0, "")
+                    for policy in BLIND:
+                        yield replace(case, policy=policy)
+                    for consent in consents:
+                        for policy in PREEMPTING:
+                            yield replace(case, policy=policy, consent=consent)
+
+
+def read(data: Path | None, trace: str) -> Workload:
+    """The jobs of a trace."""
+    if data is None:
+        from tias_slurm.slurm.history import read_history
+
+        return read_history([str(EXAMPLE / "cluster-export.txt.gz")])
+    if trace == "MIX1":
+        path = data / "traces/chronus/MIX1.csv"
+        return read_trace([str(path)], columns="deadline=+expect_time_list", time_unit="min")
+    path = data / f"traces/elasticflow/{trace}.csv"
+    return read_trace([str(path)], columns="submit_time=submission_time")
+
+
+def nodes_for(work: Workload, load: float) -> int:
     """Nodes of 8 GPUs on which the work asked for is `load` of what they give over the span of submits."""
-    with path.open() as file:
-        rows = [
-            (float(r["submission_time"]), float(r["duration"]) * int(r["num_gpu"]))
-            for r in csv.DictReader(file)
-        ]
-    submits = [s for s, _ in rows]
-    return math.ceil(sum(w for _, w in rows) / ((max(submits) - min(submits)) * 8 * load))
+    jobs = work.jobs
+    demand = float((jobs["work"] * jobs["gpus"]).sum())
+    span = float(jobs["first_submit"].max() - jobs["first_submit"].min())
+    return max(math.ceil(demand / (span * 8 * load)), math.ceil(int(jobs["gpus"].max()) / 8))
 
 
-def run(arguments: list[str]) -> dict[str, Any]:
-    """The dry run's JSON document."""
-    command = [str(Path(sys.executable).parent / "tias-slurm"), "dry-run", *arguments, "--json"]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    document: dict[str, Any] = json.loads(done.stdout)
-    return document
+def run(data: Path | None, case: Case) -> dict[str, Any]:
+    """The measures of one case."""
+    work = read(data, case.trace)
+    interval = INTERVAL_S.get(case.trace, 300.0)
+    config = Config.model_validate({"deadlines": {"timezone": "UTC"}, "cycle": {"interval_s": interval}})
+    find_deadlines(work, config, UTC)  # type: ignore[arg-type]
+    spec = KINDS[case.deadlines]
+    if spec is not None:
+        assume_deadlines(work, spec.format(seed=case.seed), UTC)
+    count = nodes_for(work, case.load)
+    options = Options(consent=case.consent, consent_seed=case.seed)
+    preemption = "on" if case.consent > 0 else "off"
+    wanted = parse(case.policy, is_trace=work.is_trace, preemption=preemption)
+    result = Run(work, uniform(8 * count, 8), config, options, []).policy(wanted[0], None, None)
+    jobs, end = work.jobs, result.outcome.end
+    submit, due = jobs["first_submit"].to_numpy(float), jobs["deadline"].to_numpy(float)
+    size = jobs["work"].to_numpy(float)
+    service = size * jobs["gpus"].to_numpy(float)
+    # nobody could have met the deadline of a job that runs longer than its window
+    possible = np.isfinite(due) & np.isfinite(end) & (size <= due - submit)
+    missed = possible & (end > due)
+    m = result.metrics
+    n = m["deadline_jobs"] + m["non_deadline_jobs"]
+    return {
+        **asdict(case),
+        "nodes": count,
+        "jobs": n,
+        "claims": int(possible.sum()),
+        "impossible": m["deadline_jobs"] - int(possible.sum()),
+        "miss": float(missed.sum() / max(possible.sum(), 1)),
+        "miss_gpu": float(service[missed].sum() / max(service[possible].sum(), 1.0)),
+        "jct": m["jct_mean_s"],
+        "jct_p95": m["jct_p95_s"],
+        "deadline_jct": m["deadline_jct_mean_s"],
+        "requeues": m["requeues"] / n,
+        "lost": m["gpu_hours_lost"] / m["gpu_hours"],
+        "unfinished": m["unfinished"],
+    }
 
 
-def table(document: dict[str, Any]) -> str:
-    """One row a policy; x las: non-deadline mean JCT as a ratio to that of least attained service."""
-    policies = document["policies"]
-    las = policies["las"]["jct_mean_s"]
-    lines = [HEAD]
-    for name, p in policies.items():
-        jobs = p["deadline_jobs"] + p["non_deadline_jobs"]
-        used = p["gpu_utilisation"]
-        mark = "" if p["realisable"] else " †"
-        lost = 100 * p["gpu_hours_lost"] / p["gpu_hours"] if used else 0.0
-        share = p["requeues"] / jobs
-        lines.append(
-            f"| {name}{mark} | {p['missed']:,} | {100 * p['deadline_miss_rate']:.2f} "
-            f"| {100 * p['deadline_miss_rate_gpu_weighted']:.1f} | {p['deadline_jct_mean_s'] / 3600:.2f} "
-            f"| {p['jct_mean_s'] / 3600:.2f} | {p['jct_mean_s'] / las:.2f} | {share:.2f} | {lost:.2f} |"
-        )
-    return "\n".join(lines)
-
-
-def show(title: str, arguments: list[str], data: Path) -> None:
-    """Run, and print the section."""
-    shown = shlex.join(a.replace(str(data), "DATA") for a in arguments).replace("'", "")
-    document = run(arguments)
-    c, d = document["cluster"], document["deadlines"]
-    print(f"### {title}\n\n    tias-slurm dry-run {shown}\n")
-    deadlines = (
-        f"{d['found']:,} deadlines of the trace" if d["found"] else f"{d['assumed']:,} assumed deadlines"
-    )
-    print(f"{document['input']['jobs']:,} jobs, {deadlines}, {c['nodes']} nodes of 8 GPUs.\n")
-    print(table(document), "\n", flush=True)
+def known(path: Path | None) -> dict[str, dict[str, Any]]:
+    """Results of earlier runs, by the key of their case."""
+    if path is None or not path.exists():
+        return {}
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {Case(**{k: row[k] for k in Case.__dataclass_fields__}).key(): row for row in rows}
 
 
 def main() -> None:
-    """Print all sections."""
-    data = Path(sys.argv[1])
-    mix1 = [str(data / "traces/chronus/MIX1.csv"), "--time-unit", "min"]
-    mix1 += ["--columns", "deadline=+expect_time_list", "--policies", POLICIES]
-    show("MIX1, its own deadlines", [*mix1, "--gpus", "1112", "--gpus-per-node", "8"], data)
-    path = data / "traces/elasticflow/cluster02.csv"
-    for load in (0.8, 1.0):
-        size = 8 * nodes_for(path, load)
-        arguments = [str(path), "--columns", "submit_time=submission_time", "--policies", POLICIES]
-        arguments += ["--assume-deadlines", "share=0.5,slack=0.1..2,seed=1"]
-        show(
-            f"cluster02 at a load of {load}, assumed deadlines",
-            [*arguments, "--gpus", str(size), "--gpus-per-node", "8"],
-            data,
-        )
+    """Run what is not known yet, then print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", nargs="?", type=Path, help="directory with traces/; none: the bundled export")
+    parser.add_argument("--quick", action="store_true", help="one load, one seed")
+    parser.add_argument("--results", type=Path, help="keep and reuse the results of runs")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    args = parser.parse_args()
+    traces = ("example",) if args.data is None else ("MIX1", "cluster02", "cluster03", "cluster06")
+    results = known(args.results)
+    todo = [case for case in cases(args.quick, traces) if case.key() not in results]
+    with ProcessPoolExecutor(args.processes) as pool:
+        waiting = {pool.submit(run, args.data, case): case for case in todo}
+        for number, done in enumerate(as_completed(waiting), 1):
+            results[waiting[done].key()] = done.result()
+            if args.results is not None:
+                with args.results.open("a") as file:
+                    file.write(json.dumps(done.result()) + "\n")
+            if sys.stderr.isatty() or number % 100 == 0:
+                print(f"{number} of {len(todo)} runs", file=sys.stderr, flush=True)
+    wanted = [results[case.key()] for case in cases(args.quick, traces)]
+    for text in sections(wanted):
+        print(text)
 
 
 if __name__ == "__main__":
