@@ -112,7 +112,10 @@ def test_the_summary_counts_as_the_policy_book_defines():
 
 
 def test_status_of_a_daemon_at_work(desk):
-    desk.show(queue({"comment": "deadline=+3h"}, {"comment": "deadline=soon"}, {"priority": 0}, running()))
+    over = running(state="COMPLETED", end=NOW - 1, comment="deadline=soon")
+    desk.show(
+        queue({"comment": "deadline=+3h"}, {"comment": "deadline=soon"}, {"priority": 0}, running(), over)
+    )
     daemon = desk.daemon()
     daemon.cycle()
     told = desk.json("status")
@@ -348,6 +351,7 @@ def test_explain_a_waiting_job(desk):
     assert (told["job"], told["class"], told["level"]) == ("101", "urgent", 0)
     assert told["lever"]["state"] == "not written"
     assert told["lever"]["because"] == "no daemon runs"
+    assert (told["lever"]["set"], told["lever"]["now"]) == (None, 0)
     assert told["place"]["startable"] == 1
     assert told["place"]["startable_planned"] == 0
     assert "101 waits its turn: 1 job (1 GPUs) stands before it" in told["answer"]

@@ -85,6 +85,7 @@ def look(config: Config, *, pins: bool = False) -> Look:
 
     try:
         cycle = LiveCycle(config, adapter, adapter.facts(), frozen, enforce=False, past=past)
+        cycle.controller.only_looks = True
         cycle.controller.cycle()
         raw, observed = cycle.cluster.raw, cycle.cluster.observed
         assert raw is not None

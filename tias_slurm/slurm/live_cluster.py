@@ -16,6 +16,7 @@ from tias_slurm.assemble import claim_limits
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
+from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import Adapter, AdapterError, Field, RawNodes, RawTable, WriteResult
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
@@ -142,7 +143,8 @@ class LiveCluster:
         """See controller.Cluster."""
         refused: list[int] = []
         failed: set[int] = set()
-        ids = snapshot.jobs.job_id
+        ids, runs = snapshot.jobs.job_id, snapshot.jobs.state != PENDING
+        unguarded = False  # a running job could not be put out of reach of those that are raised after it
         for number, (row, value) in enumerate(zip(plan.write.tolist(), plan.new.tolist(), strict=True)):
             job = int(ids[row])
             if not self.enforce:
@@ -151,6 +153,8 @@ class LiveCluster:
                 result = WriteResult("ok", "dry run")
             elif self._silent() is not None:
                 result = self._silent() or WriteResult("retry")
+            elif unguarded and value > plan.old[number] and not runs[row]:
+                result = WriteResult("retry", "not raised: a running job could not be protected from it")
             elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
             else:
@@ -164,6 +168,7 @@ class LiveCluster:
                 refused.append(row)
             if result.result != "ok":
                 failed.add(row)
+                unguarded |= bool(runs[row]) and result.result != "gone"
             self._tell(number, result)
         self._warn(snapshot, plan, len(plan.write))
         spared = self._requeue(snapshot, plan, failed, len(plan.write) + len(plan.warn))
@@ -339,6 +344,10 @@ class LiveCluster:
                 shown = self.adapter.pinned()
                 pinned = np.array([shown.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
                 lever *= pinned
+            if self.config.requeue.mode == "slurm":
+                # sprio does not show running jobs; so high a priority can only be explicit
+                runs = np.array([state in ("RUNNING", "SUSPENDED") for state in raw.state], dtype=np.bool_)
+                lever[runs] = np.where(raw.priority >= PRIORITY_BASE, raw.priority, 0.0)[runs]
         if not self.enforce and self._would_be:
             lever = raw.nice.astype(np.float64) if lever is None else lever
             now = dict(zip(raw.job_id.tolist(), range(len(raw)), strict=True))
@@ -377,8 +386,9 @@ class LiveCluster:
         return self._claims[job][1].refusals if job in self._claims else ()
 
     def refused_now(self) -> Counter[str]:
-        """Jobs of the last look by what is not taken of their comments."""
-        return Counter(r.code for _, said in self._claims.values() for r in said.refusals)
+        """Jobs that waited or ran at the last look, by what is not taken of their comments."""
+        here = frozenset(self.observed.snapshot.jobs.job_id.tolist()) if self.observed is not None else ()
+        return Counter(r.code for j, (_, said) in self._claims.items() if j in here for r in said.refusals)
 
     def _read(self, raw: RawTable, i: int, first: float) -> _Said:
         claim = read_comment(
