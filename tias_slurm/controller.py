@@ -64,6 +64,7 @@ class Controller:
         self.writes = 0
         self.held_back = 0  # writes that the last cycle left for the next
         self.seen: Seen | None = None  # by the last cycle; None: nothing waited
+        self.only_looks = False  # a cycle ends with its plan
         self._snapshot: Snapshot | None = None
 
     def standing(self) -> tuple[Snapshot, RankInput, Ranking]:
@@ -98,6 +99,8 @@ class Controller:
                 plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         self.held_back = plan.held_back
         self.seen = Seen(snapshot, known, ranking, barred, plan)
+        if self.only_looks:
+            return
         if not len(plan.write) and not len(plan.victims):
             return
         self.ledger.intend(snapshot, plan)
