@@ -2,12 +2,17 @@
 
 S(phi), the share of finished deadline jobs of a window class whose useful run time exceeded phi x window,
 kept as a histogram. A class with few jobs is drawn towards the whole cluster, and the cluster towards a
-uniform prior. Learning is over the whole cluster, never per user.
+uniform prior. Learning is over the whole cluster, never per user: users are only told apart so that a few
+of them cannot speak for all. A job moves one bin by at most one, whatever it did, and its weight halves
+every HALF_LIFE_D days.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +21,16 @@ from tias_slurm.jobs import Floats, Ints
 BINS = 64
 BIN_WIDTH = 0.02
 CLASS_BOUNDS_S = np.array([2 * 3600.0, 8 * 3600.0, 24 * 3600.0])
+CLASS_WORDS = ("under 2 h", "2 h to 8 h", "8 h to 24 h", "24 h and longer")
 SHRINK_WEIGHT = 5.0
+# in so many days what was learned has half its weight: habits change with projects, over months
+HALF_LIFE_D = 30.0
+# a user's jobs weigh as much as ALONE in a class, or as OF_OTHERS of what all others weigh there
+ALONE = 10.0
+OF_OTHERS = 0.25
+# users whose weights are remembered; who ended nothing for longest is forgotten first
+MOST_USERS = 10_000
+DAY_S = 86_400.0
 # the upper end of the uniform prior on the run time, as a share of the window
 PRIOR_UPPER = BINS * BIN_WIDTH
 
@@ -26,20 +40,65 @@ def window_class(window_s: Floats) -> Ints:
     return np.searchsorted(CLASS_BOUNDS_S, window_s, side="right")
 
 
+class Learned(NamedTuple):
+    """What is known of one window class."""
+
+    windows: str  # "under 2 h", ...
+    jobs: float  # that it is worth; their weights fade
+    quantiles: dict[float, float]  # which share of the window was enough for 0.25, 0.5, 0.75, 0.9 of them
+
+
 @dataclass
 class Learner:
     """Histograms of (useful run time) / window by window class."""
 
     counts: Floats = field(default_factory=lambda: np.zeros((len(CLASS_BOUNDS_S) + 1, BINS)))
+    users: dict[str, Floats] = field(default_factory=dict)  # weight by class, the latest to learn from last
+    faded_at: float = np.nan  # epoch s
     _survival: Floats | None = None
 
-    def learn(self, window_s: Floats, executed_s: Floats) -> None:
-        """Take in deadline jobs that COMPLETED. Shapes (n,)."""
+    def learn(self, window_s: Floats, executed_s: Floats, users: Sequence[str] | None = None) -> None:
+        """Take in deadline jobs that COMPLETED. Shapes (n,).
+
+        `users`: whose they are. An empty name, and None, is nobody known: such jobs are taken as they come.
+        """
         if not len(window_s):
             return
         bins = np.minimum((executed_s / window_s / BIN_WIDTH).astype(np.int64), BINS - 1)
-        np.add.at(self.counts, (window_class(window_s), bins), 1.0)
+        for at, (window, bin_) in enumerate(zip(window_class(window_s).tolist(), bins.tolist(), strict=True)):
+            self.counts[window, bin_] += self._room(users[at] if users is not None else "", window)
         self._survival = None
+
+    def _room(self, user: str, window: int) -> float:
+        """What one more job of a user counts for in a class, 0..1; noted as counted."""
+        if not user:
+            return 1.0
+        mine = self.users.pop(user, None)
+        mine = np.zeros(len(self.counts)) if mine is None else mine
+        others = float(self.counts[window].sum()) - float(mine[window])
+        room = min(max(max(ALONE, OF_OTHERS * others) - float(mine[window]), 0.0), 1.0)
+        mine[window] += room
+        self.users[user] = mine
+        if len(self.users) > MOST_USERS:
+            del self.users[next(iter(self.users))]
+        return room
+
+    def fade(self, now: float) -> bool:
+        """Let what was learned fade, a day at a time; whether it did."""
+        if not np.isfinite(self.faded_at):
+            self.faded_at = now
+        days = np.floor((now - self.faded_at) / DAY_S)
+        if days < 1.0:
+            return False
+        self.faded_at += days * DAY_S
+        if not self.counts.any():
+            return False
+        left = 0.5 ** (days / HALF_LIFE_D)
+        self.counts *= left
+        self.counts[self.counts < 1e-6] = 0.0
+        self.users = {user: w * left for user, w in self.users.items() if w.sum() * left >= 0.01}
+        self._survival = None
+        return True
 
     def survival(self) -> Floats:
         """S at the bin edges 0, 0.02, ... 1.28, by class. Shape (4, BINS + 1)."""
@@ -54,6 +113,35 @@ class Learner:
             survival[:, :BINS] = share[:, ::-1].cumsum(axis=1)[:, ::-1]
             self._survival = survival
         return self._survival
+
+    def learned(self) -> list[Learned]:
+        """What is believed of each window class now, the shortest windows first; with nothing learned, the
+        prior."""
+        survival = self.survival()
+        edges = np.arange(BINS + 1) * BIN_WIDTH
+        found = []
+        for at, words in enumerate(CLASS_WORDS):
+            used = 1.0 - survival[at] / survival[at, 0]
+            quantiles = {q: float(np.interp(q, used, edges)) for q in (0.25, 0.5, 0.75, 0.9)}
+            found.append(Learned(words, float(self.counts[at].sum()), quantiles))
+        return found
+
+    def dumps(self) -> str:
+        """What a store has to keep beside `counts`, as text."""
+        users = {user: [round(w, 4) for w in weights.tolist()] for user, weights in self.users.items()}
+        at = self.faded_at if np.isfinite(self.faded_at) else None
+        return json.dumps({"faded_at": at, "users": users})
+
+    def loads(self, text: str) -> None:
+        """Take back what `dumps` gave. What is not of that form is passed over."""
+        try:
+            kept = json.loads(text)
+            at = np.nan if kept["faded_at"] is None else float(kept["faded_at"])
+            users = {str(u): np.array(w, dtype=np.float64) for u, w in kept["users"].items()}
+        except (ValueError, TypeError, KeyError, AttributeError):
+            return
+        if all(w.shape == (len(self.counts),) and np.isfinite(w).all() for w in users.values()):
+            self.faded_at, self.users = at, users
 
 
 def interpolate(survival: Floats, classes: Ints, phi: Floats) -> Floats:
