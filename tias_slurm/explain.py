@@ -110,7 +110,6 @@ class Asked:
             deadline=j.deadline[0] - after_s,
             since=j.since[0] - after_s,
             running=runs,
-            run_time=j.run_time[0] + served if runs else 0.0,
             executed=j.executed[0] + served,
             attained=j.attained[0] + served * j.gpus[0],
         )
@@ -243,7 +242,7 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
     if waits:
         what_if["once it runs"] = asked.state(running=True)
     elif s.jobs.requeueable[row]:
-        what_if["if it were requeued now"] = asked.state(running=False, since=s.now, run_time=0.0, late=False)
+        what_if["if it were requeued now"] = asked.state(running=False, since=s.now, late=False)
     return {
         "level": state.level,
         "class": state.kind,
