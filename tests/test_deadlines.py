@@ -177,6 +177,27 @@ def test_json() -> None:
     assert claim('{"deadline": ' + "9" * 5000 + "}").deadline is None  # more digits than Python reads
 
 
+@pytest.mark.parametrize(
+    ("text", "warning", "reason"),
+    [
+        ("requeue_signal=USR1@2m", ("USR1", 120.0), None),
+        ("deadline=+1h,Requeue_Signal=sigterm@1m30s", ("TERM", 90.0), None),
+        ('{"requeue_signal": "USR2@0s"}', ("USR2", 0.0), None),
+        ("requeue_signal=USR1", None, "no signal"),
+        ("requeue_signal=@2m", None, "no signal"),
+        ("requeue_signal=FOO@2m", None, "no signal"),
+        ("requeue_signal=USR1@120", None, "no unit"),
+        ("requeue_signal=USR1@2h", None, "too long"),
+        ('{"requeue_signal": 10}', None, "no signal"),
+        ("requeue_signal=USR1@2m requeue_signal=USR1@2m", None, "two keys"),
+    ],
+)
+def test_a_warning_before_a_requeue(text: str, warning: tuple[str, float] | None, reason: str | None) -> None:
+    found = claim(text)
+    assert found.warning == warning
+    assert [r.code for r in found.refusals] == ([f"requeue_signal: {reason}"] if reason else [])
+
+
 def test_consent_and_checkpoint() -> None:
     assert claim("requeue=yes").requeue is True
     assert claim("Requeue=NO,checkpoint=1h30m") == Claim(requeue=False, checkpoint_s=5400.0)
@@ -262,7 +283,19 @@ ZONES = st.sampled_from(
 )
 PIECES = st.lists(
     st.sampled_from(
-        ["deadline=", "requeue=", "checkpoint=", "@", "+", "now", "36", "h", "2026-12-01", "T18:00"]
+        [
+            "deadline=",
+            "requeue=",
+            "checkpoint=",
+            "requeue_signal=",
+            "@",
+            "+",
+            "now",
+            "36",
+            "h",
+            "2026-12-01",
+            "T18:00",
+        ]
     )
     | st.sampled_from([" ", ",", "{", '"', ":", "}", "=", "\0", "-", "yes", "Z", "+01:00"])
     | st.text(max_size=4),
@@ -298,6 +331,6 @@ def test_relative_counts_from_the_first_submit(submit: float, count: int, unit: 
 
 @given(st.lists(st.from_regex(r"[a-z_]{1,8}(=[a-z0-9./]{0,8})?", fullmatch=True), max_size=5))
 def test_other_tokens_change_nothing(others: list[str]) -> None:
-    others = [o for o in others if o.partition("=")[0] not in {"deadline", "requeue", "checkpoint"}]
+    others = [o for o in others if o.partition("=")[0] not in {"deadline", *OTHER_KEYS}]
     found = claim(" ".join(["requeue=yes", *others, "deadline=@1796148000", "zz"]))
     assert found == Claim(1_796_148_000.0, False, True)

@@ -6,9 +6,10 @@
     deadline=@1796148000                 epoch seconds
     deadline=+36h  +2d12h  now+36hours   after the job's first submit
     requeue=yes|no  checkpoint=15m       consent to be requeued; how often the job saves itself
+    requeue_signal=USR1@2m               the signal that its batch script wants two minutes before a requeue
 
 Comments are shared with other tools and may hold any bytes: a token is ours only if it starts with
-one of the three keys and "=". Nothing here raises on any text.
+one of these keys and "=". Nothing here raises on any text.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import functools
 import json
 import math
 import re
+import signal
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, Final
@@ -25,6 +27,8 @@ from zoneinfo import ZoneInfo
 from tias_slurm.submit_line import comment_of
 
 MAX_EPOCH: Final = 253_402_300_800.0  # the year 10000; also tells milliseconds from seconds
+OTHER_KEYS: Final = ("requeue", "checkpoint", "requeue_signal")
+MAX_WARNING_S: Final = 3600.0
 MAX_JSON_CHARS: Final = 65_536  # slurmctld itself takes no longer comment
 
 
@@ -34,7 +38,7 @@ class Refusal:
 
     code: str  # a short phrase of a fixed set, fit to count by
     text: str  # one line for the user: what to write instead
-    key: str = "deadline"  # "deadline", "requeue" or "checkpoint", whatever the site calls the first
+    key: str = "deadline"  # or another key; this one whatever the site calls it
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,7 @@ class Claim:
     relative: bool = False  # counted from the first submit
     requeue: bool | None = None  # consent; None: unsaid
     checkpoint_s: float | None = None  # seconds between checkpoints; None: unsaid; 0: never
+    warning: tuple[str, float] | None = None  # signal and seconds before a requeue; None: unsaid
     refusals: tuple[Refusal, ...] = ()
 
     @property
@@ -115,12 +120,13 @@ def read_comment(text: str, *, key: str = "deadline", first_submit: float, zone:
             refusals.append(Refusal(code, bad.text, name))
             return None
 
-    shown = {"deadline": key, "requeue": "requeue", "checkpoint": "checkpoint"}
+    shown = {"deadline": key, **{name: name for name in OTHER_KEYS}}
     deadline = read("deadline", lambda v: _deadline(v, key, first_submit, zone))
     requeue = read("requeue", _consent)
     checkpoint = read("checkpoint", _checkpoint)
     when, relative = deadline or (None, False)
-    return Claim(when, relative, requeue, checkpoint, tuple(refusals))
+    warning = read("requeue_signal", _warning)
+    return Claim(when, relative, requeue, checkpoint, warning, tuple(refusals))
 
 
 def read_submit_line(text: str, *, key: str = "deadline", first_submit: float, zone: ZoneInfo) -> Claim:
@@ -189,11 +195,12 @@ def format_deadline(epoch: float, zone: ZoneInfo) -> str:
 @functools.lru_cache(maxsize=8)
 def own_keys(key: str) -> re.Pattern[str]:
     """A cheap test: a text that it does not find holds none of our keys. Most comments end here."""
-    return re.compile(rf"{re.escape(key)}[=\"]|requeue[=\"]|checkpoint[=\"]", re.ASCII | re.IGNORECASE)
+    names = "|".join((re.escape(key), *OTHER_KEYS))
+    return re.compile(rf"(?:{names})[=\"]", re.ASCII | re.IGNORECASE)
 
 
 def _names(key: str) -> dict[str, str]:
-    return {key.lower(): "deadline", "requeue": "requeue", "checkpoint": "checkpoint"}
+    return {key.lower(): "deadline", **{name: name for name in OTHER_KEYS}}
 
 
 def _json_values(text: str, key: str) -> dict[str, list[object]] | None:
@@ -357,3 +364,15 @@ def _checkpoint(value: object) -> float:
     if seconds >= MAX_EPOCH:
         raise _BadError("out of range", "write how often the job saves itself: checkpoint=15m")
     return seconds
+
+
+def _warning(value: object) -> tuple[str, float]:
+    usual = "requeue_signal=USR1@2m"
+    name, at, time = value.partition("@") if isinstance(value, str) else ("", "", "")
+    name = name.upper().removeprefix("SIG")
+    if not at or f"SIG{name}" not in signal.Signals.__members__:
+        raise _BadError("no signal", f"write a signal and how long before the requeue: {usual}")
+    seconds = _seconds(time, usual)
+    if seconds > MAX_WARNING_S:
+        raise _BadError("too long", f"a warning of at most an hour can be had: {usual}")
+    return name, seconds
