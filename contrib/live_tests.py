@@ -92,12 +92,12 @@ def run(one: Run, kind: str, log: IO[bytes]) -> str:
             "python", "-m", "pytest", "-q", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/live",
             *chosen,
         )  # fmt: skip
+        say(f"{one.title}: ended after {time.monotonic() - began:.0f} s")
     except subprocess.TimeoutExpired:
         log.write(f"not done after {MOST_S[kind]:.0f} s\n".encode())
         return "failed"
     finally:
         testbed(log, None, "down", "--name", one.cluster)
-        say(f"{one.title}: done after {time.monotonic() - began:.0f} s")
     return "passed" if status == 0 else "failed"
 
 

@@ -44,8 +44,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     if _left_out:
         terminalreporter.write_line(
-            f"tests/live: {len(_left_out)} tests did not run, since there is no Slurm here: "
-            "contrib/testbed/testbed exec -- python -m pytest tests/live"
+            f"tests/live: {len(_left_out)} tests need a real Slurm and did not run here: "
+            "make test-live, or contrib/testbed/testbed exec -- python -m pytest tests/live"
         )
 
 

@@ -547,10 +547,9 @@ def test_a_site_that_says_no(adapter: Adapter, submit: Submit) -> None:
 
 
 def test_scrontab(adapter: Adapter) -> None:
-    if (
-        shutil.which("scrontab") is None
-        or "enable" not in run("scontrol", "show", "config").split("ScronParameters")[1].splitlines()[0]
-    ):
+    if shutil.which("scrontab") is None:
+        pytest.skip("Debian's packages of this release have no scrontab")
+    if "enable" not in run("scontrol", "show", "config").split("ScronParameters")[1].splitlines()[0]:
         left_out("needs a cluster that was brought up with --conf ScronParameters=enable")
     subprocess.run(["scrontab", "-"], input=b"0 0 1 1 * true\n", check=True)
     try:
