@@ -24,10 +24,12 @@ from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.backfill import Backfill
+from tias_slurm.slurm.checks_preempt import problems
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
 from tias_slurm.slurm.live_requeue import outcome
+from tias_slurm.slurm.probes import look_at_qos, mode_in_file
 from tias_slurm.store import LedgerError, SqliteStore
 
 # after "no rights" nothing is written for so long, s
@@ -107,6 +109,7 @@ class Daemon:
         )
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
+        self._check_preemption()
         self._check_lever()
         self.backfill = Backfill(c.rpc_timeout_s)
         self._assemble()
@@ -134,6 +137,18 @@ class Daemon:
                 source.copy_to(mine)
             finally:
                 source.close()
+
+    def _check_preemption(self) -> None:
+        """Slurm's own preemption cancels whom it cannot requeue: not without all that guards against it."""
+        if self.config.requeue.mode != "slurm":
+            return
+        limit = self.config.daemon.rpc_timeout_s
+        found = list(problems(self.config, self.facts, look_at_qos(limit), mode_in_file(limit)))
+        if found and self.config.daemon.mode == "enforce":
+            said = "; ".join(f"{what}: needs {do}" for what, do in found)
+            raise InputError(f'[requeue] mode = "slurm" cannot be used here: {said}')
+        for what, do in found:
+            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
 
     def _check_lever(self) -> None:
         """A ledger knows the values of one lever; another one needs the first to be undone."""
@@ -397,6 +412,9 @@ class Daemon:
             self._log.error("reload refused, the old settings hold", message=str(error))
             return
         fixed = [key for key in FIXED if _value(fresh, key) != _value(self.config, key)]
+        modes = {fresh.requeue.mode, self.config.requeue.mode}
+        if "slurm" in modes and len(modes) > 1:
+            fixed.append("requeue.mode")
         if fixed:
             self._log.error("reload refused, the old settings hold: some need a restart", keys=fixed)
             return

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tias_slurm.config import Config
+from tias_slurm.slurm.checks_preempt import problems
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import Probes
 
@@ -218,6 +219,20 @@ def _accounting(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding
 
 
 def _preemption(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    if config.requeue.mode == "slurm":
+        found = list(problems(config, facts, p.qos, p.preempt_mode))
+        for what, do in found:
+            why = "Slurm would preempt the wrong jobs, and cancel those that it cannot requeue"
+            yield Finding("preemption", "error", what, why, do)
+        if not found:
+            yield Finding(
+                "preemption",
+                "warning",
+                f"PreemptType={facts.preempt_type}: Slurm preempts by the priorities that are written here",
+                "jobs that start while the daemon is paused or ended are protected by PreemptExemptTime only",
+                "tias-slurm restore when it is to be off for longer",
+            )
+        return
     kind, mode = facts.preempt_type.lower(), _options(facts.preempt_mode)
     if kind in _NONE or not mode:
         yield Finding("preemption", "ok", "Slurm itself preempts nothing")

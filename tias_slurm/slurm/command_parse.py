@@ -12,6 +12,7 @@ import numpy as np
 from tias_slurm.levers import NICE_MAX
 from tias_slurm.slurm.live import RawNodes, Result, SiteFacts
 from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
+from tias_slurm.slurm.values import parse_duration
 
 # scontrol prints PriorityWeightFairShare, slurm.conf(5) calls it PriorityWeightFairshare
 _WEIGHTS: Final = {n: n for n in ("Age", "Assoc", "JobSize", "Partition", "QOS")} | {"Fairshare": "FairShare"}
@@ -58,8 +59,18 @@ def parse_config(text: str) -> tuple[SiteFacts, float]:
         state_save_location=said.get("StateSaveLocation", ""),
         min_job_age_s=_leading_int(said.get("MinJobAge", "")),
         message_timeout_s=_leading_int(said.get("MessageTimeout", "")),
+        preempt_exempt_time_s=duration(said.get("PreemptExemptTime", "")),
     )
     return facts, float(stamp[1]) if stamp else math.nan
+
+
+def duration(text: str) -> float:
+    """Seconds of `1-02:03:04`; 0 where there is none."""
+    try:
+        seconds = parse_duration(text)
+    except ValueError:
+        return 0.0
+    return seconds if math.isfinite(seconds) else 0.0
 
 
 def parse_nodes(text: str) -> RawNodes:

@@ -125,6 +125,7 @@ class SiteFacts:
     state_save_location: str
     min_job_age_s: int
     message_timeout_s: int
+    preempt_exempt_time_s: float = 0.0
 
 
 # what became of one write

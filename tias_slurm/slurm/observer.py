@@ -69,7 +69,7 @@ def observe(
     hidden: Bools | None = None,
     ignored: Bools | None = None,
 ) -> Observed:
-    """The snapshot of the jobs that wait or run and ask for GPUs.
+    """The snapshot of the jobs that wait or run and ask for GPUs; in requeue mode "slurm" of all that run.
 
     A job that may not be written (held, special, out of scope, blocked by what priority does not cure) takes
     part in the order, but is not `writable`. `lever`: the field that is written, rows as in the raw table;
@@ -80,7 +80,10 @@ def observe(
     state = np.array(raw.state)
     pending = state == "PENDING"
     running = (state == "RUNNING") | (state == "SUSPENDED")
-    rows = np.flatnonzero((pending | running) & (raw.gpus > 0) & np.isfinite(raw.submit))
+    ours = raw.gpus > 0
+    if config.requeue.mode == "slurm":
+        ours |= running  # Slurm may preempt any of them
+    rows = np.flatnonzero((pending | running) & ours & np.isfinite(raw.submit))
     waits = pending[rows]
     barred: Counter[str] = Counter()
     writable = waits.copy()

@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError, printable
+from tias_slurm.slurm.checks_preempt import Qos, mode_of, parse_qos
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.commands import CommandsAdapter
@@ -20,6 +21,8 @@ from tias_slurm.slurm.pyslurm_adapter import installed_pyslurm
 
 Rights = Literal["yes", "no", "unknown"]
 _PARTITION: Final = re.compile(r"(?m)^PartitionName=(\S+).*?\sPriorityTier=(\d{1,9})", re.ASCII)
+_CONF: Final = re.compile(r"(?m)^SLURM_CONF\s*= (\S+)", re.ASCII)
+_MOST_CONF: Final = 10_000_000  # characters that are read of a slurm.conf
 _HOST: Final = re.compile(r"(?m)^(?:SlurmctldHost\[\d+\]|BackupController)\s*= (\S+)", re.ASCII)
 
 
@@ -40,6 +43,31 @@ class Probes:
     pyslurm: str = ""  # "": not installed
     state: Literal["ours", "absent, can be made", "absent, cannot be made", "not writable"] = "ours"
     state_mode: int = 0o750
+    qos: tuple[Qos, ...] | None = None  # None: sacctmgr does not tell
+    preempt_mode: str = ""  # of slurm.conf; "": it cannot be read here
+
+
+def look_at_qos(timeout_s: float) -> tuple[Qos, ...] | None:
+    """The QOS of the accounting database; None if it does not answer."""
+    try:
+        runner = Runner(timeout_s, commands=("sacctmgr",))
+        words = ("sacctmgr", "-nP", "show", "qos", "format=name,preempt,preemptmode,preemptexempttime")
+        status, out, _ = runner.run(words)
+    except AdapterError:
+        return None
+    found = parse_qos(out.decode("utf-8", "replace"))
+    return found if not status and found else None
+
+
+def mode_in_file(timeout_s: float) -> str:
+    """PreemptMode as slurm.conf has it; "" if that cannot be read here."""
+    try:
+        shown = _said(Runner(timeout_s), "show", "config")
+        path = os.environ.get("SLURM_CONF") or _CONF.findall(shown)[0]
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return mode_of(file.read(_MOST_CONF))
+    except (AdapterError, OSError, IndexError):
+        return ""
 
 
 def probe(config: Config) -> tuple[SiteFacts, Probes]:
@@ -78,6 +106,8 @@ def probe(config: Config) -> tuple[SiteFacts, Probes]:
         pyslurm=installed_pyslurm(),
         state=state,
         state_mode=mode,
+        qos=look_at_qos(c.rpc_timeout_s) if config.requeue.mode == "slurm" else None,
+        preempt_mode=mode_in_file(c.rpc_timeout_s) if config.requeue.mode == "slurm" else "",
     )
 
 

@@ -398,4 +398,5 @@ def facts(config: Any) -> dict[str, Any]:
         "state_save_location": config.state_save_location or "",
         "min_job_age_s": int(config.min_job_age or 0),
         "message_timeout_s": int(config.message_timeout or 0),
+        "preempt_exempt_time_s": float(config.preempt_exempt_time or 0),
     }

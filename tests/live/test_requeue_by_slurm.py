@@ -1,0 +1,121 @@
+"""Requeue mode "slurm" on a real Slurm, whose own preemption takes the victims."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from daemon_bed import CALM, URGENT, Site, priority
+from live_bed import CONF, run, shown, wait_for
+from requeue_bed import YES, old_enough, on, requeues_on, restarts, state, waiting
+
+EXEMPT = 10  # two intervals of the daemon
+
+
+@contextlib.contextmanager
+def preempting(*lines: str) -> Iterator[None]:
+    """slurmctld with other preemption, which it takes up at a start only, and then as it was."""
+    before = CONF.read_text()
+    CONF.write_text(before + "".join(f"{line}\n" for line in lines))
+    restart()
+    try:
+        yield
+    finally:
+        CONF.write_text(before)
+        restart()
+
+
+def restart() -> None:
+    pid = int(Path("/run/slurmctld.pid").read_text())
+    run("scontrol", "shutdown", "slurmctld")
+    wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+    run("slurmctld")
+
+    def answers() -> bool:
+        done = subprocess.run(
+            ["sinfo", "-h", "-o", "%T"], capture_output=True, check=False, timeout=60, text=True
+        )
+        return done.returncode == 0 and "idle" in done.stdout
+
+    wait_for(answers, 60)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def slurm_preempts() -> Iterator[None]:
+    with preempting(
+        "PreemptType=preempt/qos", "PreemptMode=REQUEUE,WITHIN", f"PreemptExemptTime=00:00:{EXEMPT:02d}"
+    ):
+        yield
+
+
+def by_slurm(site: Site, **more: object) -> None:
+    site.lever("priority")
+    site.settings(requeue={"mode": "slurm", "min_run_s": 1, **more})
+
+
+def test_slurm_takes_the_right_victim_and_nobody_else(site: Site) -> None:
+    by_slurm(site)
+    no_consent = on(site, "n1")
+    cannot = on(site, "n2", YES, "--no-requeue")
+    same_level = on(site, "n3", f"{YES} {URGENT}")
+    victim = on(site, "n4", YES)
+    cpus = int(run("sbatch", "--parsable", "-o", "/dev/null", "-w", "n4", "--wrap", "sleep 900"))
+    site.jobs.append(cpus)
+    wait_for(lambda: state(cpus) == "RUNNING")
+    others = [no_consent, cannot, same_level, cpus]
+    # nobody waits yet; who comes next must find them all in their places
+    seen = site.once().json
+    assert (seen["writes"], seen["failed"]) == (5, 0)
+    old_enough(victim, *others, seconds=EXEMPT + 2)
+    job = waiting(site, f"--comment={URGENT}", user="bob")
+    time.sleep(5)
+    assert [(state(j), restarts(j)) for j in (victim, *others)] == [("RUNNING", 0)] * 5
+    done = site.once()
+    # who may not be requeued stands above every waiting job, the others on top of their level
+    assert done.json["failed"] == 0
+    assert min(priority(j) for j in (no_consent, cannot, cpus)) > priority(job) > priority(victim)
+    assert priority(same_level) >= priority(job)
+    order = [line["job"] for line in done.log if line["event"] == "write"]
+    assert order[-1] == str(job)
+    wait_for(lambda: state(job) == "RUNNING", 40)
+    assert shown(job, "NodeList") == "n4"
+    assert restarts(victim) == 1
+    time.sleep(10)
+    assert [(state(j), restarts(j)) for j in others] == [("RUNNING", 0)] * 4
+    # restore unpins them all, running ones too
+    site.tias("restore")
+    assert max(priority(j) for j in (job, *others)) < 1_000_000
+
+
+def test_a_job_of_the_same_level_waits(site: Site) -> None:
+    by_slurm(site)
+    holds = [on(site, f"n{i}", f"{YES} {CALM}") for i in range(1, 5)]
+    site.once()
+    old_enough(*holds, seconds=EXEMPT + 2)
+    job = waiting(site, f"--comment={CALM}", user="bob")
+    assert site.once().json["failed"] == 0
+    time.sleep(15)
+    assert state(job) == "PENDING"
+    assert [restarts(j) for j in holds] == [0] * 4
+
+
+@pytest.mark.parametrize(
+    ("sections", "said"),
+    [
+        ({"lever": {"kind": "nice"}}, '[lever] kind = "priority"'),
+        ({"requeue": {"min_run_s": 600}}, "PreemptExemptTime of 600 s or more"),
+    ],
+)
+def test_settings_that_do_not_fit(site: Site, sections: dict[str, dict[str, object]], said: str) -> None:
+    by_slurm(site)
+    site.settings(**sections)
+    done = site.tias("once", "--mode", "enforce", status=None)
+    assert done.status != 0
+    assert said in done.err
+    checked = site.tias("check-config", "--live", status=None)
+    assert said in checked.out
