@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from daemon_bed import CALM, URGENT, Site, priority
 from live_bed import CONF, run, shown, wait_for
-from requeue_bed import YES, old_enough, on, requeues_on, restarts, state, waiting
+from requeue_bed import YES, old_enough, on, restarts, state, waiting
 
 EXEMPT = 10  # two intervals of the daemon
 
