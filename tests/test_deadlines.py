@@ -11,7 +11,15 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tias_slurm.deadlines import Claim, Limits, admit, format_deadline, read_comment, read_submit_line
+from tias_slurm.deadlines import (
+    OTHER_KEYS,
+    Claim,
+    Limits,
+    admit,
+    format_deadline,
+    read_comment,
+    read_submit_line,
+)
 
 BERLIN = ZoneInfo("Europe/Berlin")
 SUBMIT = 1_790_000_000.0  # 2026-09-21T13:33:20Z
