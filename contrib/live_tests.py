@@ -112,7 +112,8 @@ def run_all(kind: str) -> dict[Run, str]:
                 one = started[future]
                 results[one] = future.result()
                 logs[one].seek(0)
-                print(f"\n==== {one.title} ====", logs[one].read().decode("utf-8", "replace"), sep="\n")
+                text = logs[one].read().decode("utf-8", "replace")
+                print(f"\n==== {one.title} ====\n{text}", flush=True)
         except KeyboardInterrupt:
             # a cluster that ends takes its tests with it, and one that is being built too
             for one in PLAN:
