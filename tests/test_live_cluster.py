@@ -323,7 +323,7 @@ def test_who_ended_is_news_once(monkeypatch):
     shown = queue(over, {}, time=NOW + 60)
     world = World(alive, shown, shown)
     learned = []
-    monkeypatch.setattr(world.ledger.learner, "learn", lambda window, ran: learned.append(ran.tolist()))
+    monkeypatch.setattr(world.ledger.learner, "learn", lambda _, ran, __: learned.append(ran.tolist()))
     world.cycle(3)
     assert learned == [[490.0]]
 
@@ -340,7 +340,7 @@ def test_who_ended_is_news_once_over_a_restart(monkeypatch):
     ledger = Ledger()
     World(queue(running(comment="deadline=+3h"), {"job_id": 102}), ledger=ledger).cycle()
     learned = []
-    monkeypatch.setattr(ledger.learner, "learn", lambda window, ran: learned.append(ran.tolist()))
+    monkeypatch.setattr(ledger.learner, "learn", lambda _, ran, __: learned.append(ran.tolist()))
     # 100 ended while the daemon was away; 99 was over before, so it was learned from then
     World(shown, ledger=ledger).cycle()
     World(shown, ledger=ledger).cycle()

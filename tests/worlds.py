@@ -39,6 +39,8 @@ def rank_input(
         time_limit=np.full(len(gpus), np.inf),
         slot=np.zeros(len(gpus), dtype=bool),
         front=np.zeros(len(gpus), dtype=bool),
+        able=np.ones(len(gpus), dtype=bool),
+        late=np.zeros(len(gpus), dtype=bool),
         capacity=1000.0,
     )
 

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from tias_slurm import deadlines
+from tias_slurm import deadlines, quota
 from tias_slurm.config import Config
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
 from tias_slurm.policy.tias import Tias, preset
 
+# [policy]: choices of the site that no preset makes
+SITE = ("overdue", "starving_s", "starving_share", "size_hint")
+
 
 def tias(config: Config, name: str | None = None) -> Tias:
     """TIAS with the configured preset, or with another one by name.
 
-    Single constants of [policy] belong to the configured preset; the others are taken as they are published.
+    Single constants of [policy] belong to the configured preset, but for what a site decides for all of them;
+    the others are taken as they are published.
     """
     c = config.policy
-    own = c.overrides() if name in (None, c.preset) else {"overdue": c.overdue}
+    own = c.overrides()
+    if name not in (None, c.preset):
+        own = {key: value for key, value in own.items() if key in SITE}
     return Tias(preset(name or c.preset, **own, interval_s=config.cycle.interval_s))
 
 
@@ -40,6 +46,12 @@ def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> L
         max_preemptors=r.max_preemptors_per_cycle,
         restart_s=config.replay.restart_s,
     )
+
+
+def quota_settings(config: Config) -> quota.Settings | None:
+    """The quota of GPU time under deadlines; None: there is none."""
+    d = config.deadlines
+    return None if d.quota_rate is None else quota.Settings(d.quota_rate, d.quota_burst_s, d.quota_shares)
 
 
 def claim_limits(config: Config) -> deadlines.Limits:

@@ -6,7 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tias_slurm.jobs import Bools, Floats
+from tias_slurm.jobs import Bools, Floats, Ints
+
+# why the deadline of a comment is not taken; codes of Claim.refused
+TAKEN, PAST, CHANGES = range(3)
+REASONS = (
+    "",
+    "the deadline had passed when it was first seen",
+    "changed too often: the last one taken holds",
+)
 
 
 class Claim(NamedTuple):
@@ -15,7 +23,7 @@ class Claim(NamedTuple):
     deadline: Floats  # accepted last, epoch s; NaN: none, or withdrawn
     accepted: Floats  # how often one was accepted
     lost: Bools  # was withdrawn or moved once it was hopeless or overdue
-    refused: Bools  # the comment now says something that was not accepted
+    refused: Ints  # what the comment says now was taken, or why not: a code of REASONS
 
 
 def follow(said: Floats, since: Floats, old: Claim, fallen: Bools, max_changes: int) -> Claim:
@@ -42,5 +50,5 @@ def follow(said: Floats, since: Floats, old: Claim, fallen: Bools, max_changes: 
         accepted=old.accepted + take,
         # kept for good: else a far deadline in between would wash it off
         lost=old.lost | ((withdrawn | (take & stands)) & fallen),
-        refused=news & ~fine,
+        refused=np.where(news & ~fine, np.where(first, PAST, CHANGES), TAKEN),
     )

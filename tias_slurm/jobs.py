@@ -64,7 +64,7 @@ class JobTable:
     nice: Floats  # as it stands; the same as `lever` where nice is the lever
     array_id: Ints  # ArrayJobId, the record that a task was split from; 0: no array
     weight: Floats  # what all of its GPUs count for in service and urgency, in GPUs
-    time_limit: Floats  # seconds; inf: none
+    time_limit: Floats  # seconds; inf: none, NaN: not known
     since: Floats  # when it could first have started in this spell of waiting, epoch s
     user: Ints  # row in Snapshot.users
     account: Ints  # row in Snapshot.accounts
@@ -89,10 +89,12 @@ class RankInput:
     executed: Floats  # e: useful executed seconds over all runs, 0 <= e <= t - s
     attained: Floats  # a: GPU-seconds received over all runs
     claim_lost: Bools  # the job has removed a claim that was hopeless or overdue
-    since: Floats  # start of the present spell of waiting; of a running job, of the last one
-    time_limit: Floats  # L; inf: none
+    since: Floats  # now less what it has waited while able, in this spell; of a running job, in the last one
+    time_limit: Floats  # L; inf: none, NaN: not known
     slot: Bools  # holds a long slot
     front: Bools  # stands in front of all, or has started from there
+    able: Bools  # runs, or waits for nothing but nodes and its turn, and can be moved
+    late: Bools  # runs, and its claim was made or moved during this run
     capacity: float  # GPUs of the cluster, weighted
 
     def __len__(self) -> int:

@@ -6,11 +6,12 @@ from typing import Protocol
 
 import numpy as np
 
-from tias_slurm.claim_life import Claim, follow
-from tias_slurm.jobs import RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
+from tias_slurm.claim_life import REASONS, TAKEN, Claim, follow
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner
+from tias_slurm.quota import Buckets, Settings, covered
 
 # columns of the ledger's table
 COLUMNS = (
@@ -34,6 +35,9 @@ COLUMNS = (
     "counts",  # 0: the claim does not count, its account is over its quota; decided when the job starts
     "slot",  # 1: holds a long slot
     "front",  # 1: stands in front of all levels, or started from there
+    "late",  # 1: runs, and the claim was made or moved during this run
+    "since",  # when this spell of waiting began, moved on by what it was not able to start
+    "blocked_at",  # since when it waits for more than nodes and its turn; NaN: it does not
     "requeued_at",  # when we last requeued it; NaN: never, likewise below
     "preempted_at",  # when we last requeued others for it
     "warned_at",  # when we last warned it of a requeue
@@ -41,10 +45,13 @@ COLUMNS = (
 )
 (
     FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
-    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, REQUEUED_AT, PREEMPTED_AT, WARNED_AT, REDONE,
+    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT,
+    REQUEUED_AT, PREEMPTED_AT, WARNED_AT, REDONE,
 ) = range(len(COLUMNS))  # fmt: skip
 # columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
-UNKNOWN = ("set", "before", "refused", "claim", "requeued_at", "preempted_at", "warned_at")
+UNKNOWN = (
+    "set", "before", "refused", "claim", "since", "blocked_at", "requeued_at", "preempted_at", "warned_at",
+)  # fmt: skip
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0
 
@@ -61,17 +68,34 @@ class Store(Protocol):
     def recall(self, ids: Ints) -> tuple[Ints, Floats]:
         """Those of the ids that are gone, ascending, and their rows as they were last kept."""
 
+    def get(self, name: str) -> str | None:
+        """A text kept under a name; None: none."""
+
+    def put(self, name: str, value: str) -> None:
+        """Keep a text under a name."""
+
 
 class Ledger:
     """A table in the order of the last snapshot, one row a job; only the store keeps jobs that left."""
 
     def __init__(
-        self, store: Store | None = None, max_changes: int = 3, *, told_at_submit: bool = False
+        self,
+        store: Store | None = None,
+        max_changes: int = 3,
+        *,
+        quota: Settings | None = None,
+        told_at_submit: bool = False,
     ) -> None:
-        """`max_changes`: how often a job may change its deadline. `told_at_submit`: claims were there when
+        """`max_changes`: how often a job may change its deadline. `quota`: of GPU time under deadlines, by
+        account; None: none. `told_at_submit`: claims were there when
         the jobs were submitted, however late we look, as in a history."""
         self._max_changes, self._told_at_submit = max_changes, told_at_submit
-        self.unaccepted: Bools = np.zeros(0, dtype=np.bool_)  # claims that are not taken, last snapshot
+        # whether claims are taken, codes of claim_life.REASONS, rows of the last snapshot
+        self.unaccepted: Ints = np.zeros(0, dtype=np.int64)
+        self._told: frozenset[int] = frozenset()  # jobs whose refused claim somebody was told of
+        self._new: Bools = np.zeros(0, dtype=np.bool_)  # jobs that the last snapshot showed first
+        self._able: Bools = np.zeros(0, dtype=np.bool_)  # see RankInput
+        self.buckets = None if quota is None else Buckets(quota)
         self.learner = Learner()
         self._store = store
         self._ids: Ints = np.empty(0, dtype=np.int64)
@@ -82,6 +106,9 @@ class Ledger:
             self._ids, self._table, counts = store.load()
             if counts.shape == self.learner.counts.shape:
                 self.learner.counts[:] = counts
+            self.learner.loads(store.get("learned") or "")
+            if self.buckets is not None:
+                self.buckets.loads(store.get("quota") or "")
         self._saved_ids, self._saved = self._ids, self._table.copy()
 
     @property
@@ -116,19 +143,24 @@ class Ledger:
         jobs = snapshot.jobs
         if not np.array_equal(jobs.job_id, self._ids) or (jobs.submit != self._table[:, SUBMIT]).any():
             self._realign(snapshot)
+        else:
+            self._new = np.zeros(len(jobs), dtype=np.bool_)
         t = self._table
         restarted = jobs.restarts > t[:, RESTARTS]
         if restarted.any():
             away = snapshot.now - self._last_look > GAP_S
             t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
             self._close_runs(snapshot, np.flatnonzero(restarted))
+            t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
         self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
         untouched = np.isnan(t[:, SET])
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
             t[untouched, FOUND] = jobs.lever[untouched]
+        self._wait(snapshot)
         self._follow_claims(snapshot)
+        self._count_claims(snapshot)
         self._keep()
         return self.view(snapshot)
 
@@ -146,17 +178,21 @@ class Ledger:
             executed,
             t[:, ATTAINED] + jobs.run_time * jobs.weight,
             (t[:, LOST] > 0) & np.isnan(t[:, CLAIM]),
-            jobs.since,
+            np.where(np.isnan(t[:, BLOCKED_AT]), t[:, SINCE], t[:, SINCE] + snapshot.now - t[:, BLOCKED_AT]),
             jobs.time_limit,
             t[:, SLOT] > 0,
             t[:, FRONT] > 0,
+            self._able,
+            t[:, LATE] > 0,
             snapshot.capacity,
         )
 
     def note(self, ranking: Ranking) -> None:
         """Keep what the next ranking has to know of this one (rows of the last snapshot)."""
         t = self._table
-        t[:, FALLEN], t[:, SLOT], t[:, FRONT] = ranking.fallen, ranking.slot, ranking.front
+        # a claim over its quota was not ranked: what was known of it stands, and its time goes on
+        unranked = (t[:, COUNTS] == 0) & ((t[:, FALLEN] > 0) | (t[:, CLAIM] <= self._last_look))
+        t[:, FALLEN], t[:, SLOT], t[:, FRONT] = ranking.fallen | unranked, ranking.slot, ranking.front
         self._keep()
 
     @property
@@ -167,6 +203,13 @@ class Ledger:
     def row(self, row: int) -> dict[str, float]:
         """All that is kept of the job of that row of the last snapshot, by COLUMNS."""
         return dict(zip(COLUMNS, self._table[row].tolist(), strict=True))
+
+    def newly_unaccepted(self) -> list[tuple[int, str]]:
+        """Jobs whose claim is not taken, and why, once a job and as long as it stays so."""
+        rows = np.flatnonzero(self.unaccepted)
+        now = dict(zip(self._ids[rows].tolist(), self.unaccepted[rows].tolist(), strict=True))
+        told, self._told = self._told, frozenset(now)
+        return [(job, REASONS[code]) for job, code in now.items() if job not in told]
 
     def first_submit(self, ids: Ints, submit: Floats) -> Floats:
         """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""
@@ -219,13 +262,51 @@ class Ledger:
         t, said = self._table, snapshot.jobs.deadline
         # NaN: none on both sides
         if np.array_equal(said, t[:, CLAIM], equal_nan=True):
-            self.unaccepted = np.zeros(len(t), dtype=np.bool_)
+            self.unaccepted = np.zeros(len(t), dtype=np.int64)
             return
         seen = t[:, FIRST] if self._told_at_submit else snapshot.now - snapshot.jobs.run_time
-        old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.zeros(len(t), dtype=np.bool_))
+        old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.full(len(t), TAKEN))
         claim = follow(said, seen, old, t[:, FALLEN] > 0, self._max_changes)
+        # what a job comes to say while it runs must not keep others from its nodes; what it said before we
+        # first saw it was there when it started
+        t[(claim.accepted > t[:, ACCEPTED]) & ~self._new & (snapshot.jobs.state == RUNNING), LATE] = 1.0
         t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] = claim.deadline, claim.accepted, claim.lost
         self.unaccepted = claim.refused
+
+    def _wait(self, snapshot: Snapshot) -> None:
+        """How long each job has waited for nothing but nodes and its turn: what a limit, a hold, a dependency
+        or a person made it wait is not counted."""
+        t, jobs, now = self._table, snapshot.jobs, snapshot.now
+        waits = jobs.state == PENDING
+        able = jobs.can_start & ~self.overridden(snapshot) & ~self.refused
+        begins = np.isnan(t[:, SINCE])
+        t[:, SINCE] = np.fmax(t[:, SINCE], jobs.since)
+        blocked = np.isfinite(t[:, BLOCKED_AT])
+        stops, goes = waits & ~able & ~blocked, blocked & (able | ~waits)
+        t[stops, BLOCKED_AT] = np.where(begins, t[:, SINCE], now)[stops]
+        t[goes, SINCE] += np.maximum(now - t[goes, BLOCKED_AT], 0.0)
+        t[goes, BLOCKED_AT] = np.nan
+        t[waits, LATE] = 0.0
+        self._able = ~waits | able
+
+    def _count_claims(self, snapshot: Snapshot) -> None:
+        """Charge the accounts, and decide which claims count: of running jobs, that was decided before."""
+        t, jobs = self._table, snapshot.jobs
+        if self.buckets is None:
+            t[:, COUNTS] = 1.0
+            return
+        claims = np.isfinite(t[:, CLAIM])
+        pays = claims & (jobs.state == RUNNING) & (t[:, COUNTS] > 0) & (t[:, FALLEN] == 0)
+        left = self.buckets.look(
+            snapshot.now, snapshot.accounts, snapshot.capacity, jobs.account, jobs.weight, jobs.run_time, pays
+        )
+        open_ = (jobs.state == PENDING) | self._new
+        takes = np.where(claims & (open_ | pays), jobs.weight, 0.0)
+        # who runs comes before who waits
+        order = np.lexsort((jobs.job_id, t[:, FIRST], ~pays))
+        t[open_, COUNTS] = covered(left, jobs.account, takes, order)[open_]
+        if self._store is not None and self.buckets.used:
+            self._store.put("quota", self.buckets.dumps())
 
     def _realign(self, snapshot: Snapshot) -> None:
         jobs = snapshot.jobs
@@ -252,6 +333,7 @@ class Ledger:
             same = self._same_job(snapshot, old, rows)
             fresh[rows[same]] = old[same]
         fresh[:, SUBMIT] = jobs.submit
+        self._new = np.isnan(fresh[:, SINCE])
         self._table, self._ids = fresh, jobs.job_id
 
     @staticmethod
@@ -268,8 +350,13 @@ class Ledger:
         fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
         lever = snapshot.jobs.lever[rows]
         ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE])
-        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS))
+        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SINCE))
         fresh[np.ix_(rows, claim)] = parent[:, claim]
+        # a slot or a place in front was one task's: the first that is split off has it, the rest queue anew
+        _, first = np.unique(at[known], return_index=True)
+        privilege = np.array((SLOT, FRONT))
+        fresh[np.ix_(rows[first], privilege)] = parent[np.ix_(first, privilege)]
+        self._table[np.ix_(at[known][first], privilege)] = 0.0
         inherited = (FOUND, NICE, SET, BEFORE)
         fresh[np.ix_(rows[ours], inherited)] = parent[np.ix_(ours, inherited)]
 
@@ -296,6 +383,7 @@ class Ledger:
 
     def _learn(self, snapshot: Snapshot) -> None:
         ended = snapshot.ended
+        self._learned |= self.learner.fade(snapshot.now)
         if not len(ended.job_id):
             return
         rows = np.flatnonzero(ended.completed & np.isfinite(ended.deadline))
@@ -303,14 +391,18 @@ class Ledger:
             return
         at, known = self._find(ended.job_id[rows])
         kept, first, due = np.zeros(len(rows)), ended.submit[rows], ended.deadline[rows]
+        steady = np.ones(len(rows), dtype=np.bool_)
         if len(self._ids):
             kept = np.where(known, self._table[at, KEPT], 0.0)
             first = np.where(known, self._table[at, FIRST], first)
             # what was accepted counts, not what the comment came to say
             due = np.where(known, self._table[at, CLAIM], due)
+            # who has moved the deadline may have made it fit the run
+            steady = ~known | (self._table[at, ACCEPTED] <= 1)
         window = due - first
-        fine = np.nan_to_num(window) > 0
-        self.learner.learn(window[fine], (kept + ended.run_time[rows])[fine])
+        fine = steady & (np.nan_to_num(window) > 0)
+        users = [snapshot.users[u] for u in ended.user[rows][fine].tolist()]
+        self.learner.learn(window[fine], (kept + ended.run_time[rows])[fine], users)
         self._learned = True
 
     def _keep(self) -> None:
@@ -328,4 +420,6 @@ class Ledger:
         if changed.any() or len(gone) or self._learned:
             learned = self.learner.counts if self._learned else None
             self._store.save(self._ids[changed], self._table[changed], gone, learned)
+            if self._learned:
+                self._store.put("learned", self.learner.dumps())
             self._saved_ids, self._saved, self._learned = self._ids, self._table.copy(), False

@@ -31,7 +31,7 @@ class LiveCycle:
         past: Past | None = None,
     ) -> None:
         """`enforce`: writes are sent. `told`, `record`, `past`: see LiveCluster and Controller."""
-        self.ledger = Ledger(store, config.deadlines.max_changes)
+        self.ledger = Ledger(store, config.deadlines.max_changes, quota=assemble.quota_settings(config))
         self.policy: Tias = assemble.tias(config)
         self.lever = assemble.lever(config, self.policy.levels, sum(facts.priority_weights.values()))
         self.cluster = LiveCluster(

@@ -193,6 +193,7 @@ class SqliteStore:
                 "UPDATE job SET gone = ? WHERE job_id = ?", [(now, j) for j in gone.tolist()]
             )
             if learned is not None:
+                self._db.execute("DELETE FROM learned")  # what has faded away
                 at = [
                     (int(c), int(b), float(learned[c, b])) for c, b in zip(*np.nonzero(learned), strict=True)
                 ]

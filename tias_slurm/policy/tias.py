@@ -22,6 +22,8 @@ from tias_slurm.policy.shares import grant
 CLASSES = ("no deadline", "urgent", "warming", "calm", "hopeless", "overdue")
 # jobs use about a third of the time limit that their users ask for
 LIMIT_PER_USE = 3.0
+# where urgency ends, GPU-s
+LARGEST = 2.0**40
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,8 @@ class Tias:
         size = jobs.attained
         hinted = self.settings.size_hint == "time-limit"
         if hinted:
-            asked = np.where(np.isfinite(jobs.time_limit), jobs.time_limit, 0.0) * jobs.gpus
+            # no limit is the largest; one that is not known, NaN, tells nothing
+            asked = np.nan_to_num(jobs.time_limit, nan=0.0, posinf=np.inf) * jobs.gpus
             size = np.maximum(size, asked / LIMIT_PER_USE)
         best_effort = 2 * queue_of(size, self._thresholds) + 1
         level = np.where(jobs.claim_lost, np.maximum(best_effort, last - 2), best_effort)
@@ -103,8 +106,8 @@ class Tias:
         claims = np.isfinite(jobs.deadline)
         site_order = np.ones(len(jobs), dtype=np.bool_)
         if hinted:
-            site_order = ~np.isfinite(jobs.time_limit)
-            urgency = np.where(site_order, 1.0, np.maximum(jobs.time_limit * jobs.gpus, 1.0))
+            site_order = np.isnan(jobs.time_limit)
+            urgency = np.where(site_order, 1.0, np.minimum(np.maximum(asked, 1.0), LARGEST))
         fallen, slot = np.zeros(len(jobs), dtype=np.bool_), np.zeros(len(jobs), dtype=np.bool_)
         terms: dict[str, Floats] = {}
         if claims.any():
@@ -114,10 +117,14 @@ class Tias:
             fallen[rows] = lost
             slot = self._slots(now, jobs, fallen)
             claimed = np.where(slot[rows], np.minimum(claimed, self.settings.slot_level), claimed)
+            # a deadline that came during the run does not keep others from its nodes
+            late = jobs.late[rows] & jobs.running[rows] & (claimed < best_effort[rows])
+            claimed = np.where(late, best_effort[rows], claimed)
             bottom = best_effort[rows] if self.settings.overdue == "best-effort" else last
             level[rows] = np.where(lost, bottom, claimed)
-            urgency[rows] = np.where(lost, 1.0, self._queue_urgency(now, jobs, rows, left))
-            site_order[rows] = lost
+            own = self._queue_urgency(now, jobs, rows, left)
+            urgency[rows] = np.where(lost, 1.0, np.where(late, urgency[rows], own))
+            site_order[rows] = lost | (late & site_order[rows])
         return Ranking(level, urgency, site_order, terms, fallen, slot, self._front(now, jobs))
 
     def _slots(self, now: float, jobs: RankInput, fallen: Bools) -> Bools:
@@ -126,7 +133,7 @@ class Tias:
         window = jobs.deadline - jobs.first_submit
         if c.slot_share <= 0.0:
             return np.zeros(len(jobs), dtype=np.bool_)
-        able = (window >= c.slot_window_s) & ~fallen
+        able = (window >= c.slot_window_s) & ~fallen & jobs.able & ~jobs.late
         new = np.flatnonzero(able & ~jobs.slot)
         order = new[np.lexsort((jobs.job_id[new], jobs.first_submit[new], (jobs.gpus * window)[new]))]
         return grant(order, jobs.gpus, able & jobs.slot, c.slot_share * jobs.capacity, strict=False)
@@ -135,12 +142,13 @@ class Tias:
         """Who goes before all levels: those that have waited longest, a share of the cluster at a time.
 
         A place in front takes nobody's nodes away, so that it cannot make others starve in turn; who has
-        started from there runs undisturbed.
+        started from there runs undisturbed. Who could not start if it were its turn is passed
+        over, and else would be in everybody's way.
         """
         c = self.settings
         if c.starving_s <= 0.0:
             return np.zeros(len(jobs), dtype=np.bool_)
-        starving = ~jobs.running & (now - jobs.since >= c.starving_s)
+        starving = ~jobs.running & jobs.able & (now - jobs.since >= c.starving_s)
         holds = jobs.front & (jobs.running | starving)
         new = np.flatnonzero(starving & ~holds)
         if not len(new):

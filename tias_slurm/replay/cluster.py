@@ -129,10 +129,10 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
 
 
 def _time_limits(jobs: pd.DataFrame) -> Floats:
-    """Seconds; inf where there is none or it is not known."""
+    """Seconds; inf: none, NaN: not known."""
     if "time_limit" not in jobs:
-        return np.full(len(jobs), np.inf)
-    return jobs["time_limit"].fillna(np.inf).to_numpy(np.float64)
+        return np.full(len(jobs), np.nan)
+    return jobs["time_limit"].to_numpy(np.float64)
 
 
 def _members(partition: str, nodes: NodeSet) -> list[bool]:

@@ -296,7 +296,7 @@ class Run:
         record = None
         if sink is not None and ours:
             record = recorder(sink, wanted.name, policy, lever.kind, self.labels, req.row)
-        ledger = Ledger(None, c.deadlines.max_changes, told_at_submit=True)
+        ledger = Ledger(None, c.deadlines.max_changes, quota=assemble.quota_settings(c), told_at_submit=True)
         return cluster, Controller(cluster, ledger, policy, Planner(lever, limits), record)
 
     def _outcome(self, cluster: VirtualCluster) -> tuple[Outcome, Series]:
@@ -336,6 +336,8 @@ def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Float
         time_limit=req.time_limit,
         slot=nobody,
         front=nobody,
+        able=~nobody,
+        late=nobody,
         capacity=float(req.total_gpus.sum()),
     )
     return lever.target(nothing, policy.rank(req.eligible, fresh, np.empty(0)))
