@@ -50,6 +50,7 @@ lint: .venv/ready
 bench: .venv/ready
 	$(BIN)/python bench/read_export.py
 	$(BIN)/python bench/replay_trace.py
+	$(BIN)/python bench/plan.py
 	@if [ "$$(id -u)" = 0 ]; then $(MAKE) --no-print-directory bench-live; else \
 	  echo "live queue: not measured, a test cluster needs root"; fi
 

@@ -6,13 +6,11 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import history, job_table, occupancy, ranking, snapshot
+from worlds import occupancy
 
 from tias_slurm import preemption
-from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.levers import ExactLever, NiceLever
 from tias_slurm.placement import find_nodes, occupy
-from tias_slurm.planner import Limits, Planner
+from tias_slurm.shadow import Budget
 
 NODE = (8, 64, 1000)
 
@@ -151,108 +149,6 @@ def test_the_first_takes_what_is_left_over_from_the_second():
 
 def test_jobs_without_gpus_preempt_nobody():
     assert select([NODE], [((5, 1, 8, 64, 0), [0])], [(1, 1, 0, 8, 0)]) == []
-
-
-class TestPlanner:
-    """Who may be a victim, and what a victim costs."""
-
-    def victims(self, limits=None, *, level=None, requeues=0, **columns):
-        # rows 0 and 1 run on 4 GPUs each, row 2 waits for 4
-        given = {
-            "state": [RUNNING, RUNNING, PENDING],
-            "gpus": [4, 4, 4],
-            "run_time": [1000.0, 1000.0, 0.0],
-            **columns,
-        }
-        jobs = job_table(3, **given)
-        room = occupancy([NODE], [(1, 4, 0, 0)] * 3, {0: [0], 1: [0]})
-        planner = Planner(ExactLever(), limits or Limits(requeue=True))
-        order = ranking(level or [1, 1, 0])
-        plan = planner.plan(
-            snapshot(5000.0, jobs, room=room),
-            history(3, requeues=requeues),
-            order,
-        )
-        assert plan.beneficiaries.tolist() == [2] * len(plan.victims)
-        return plan.victims.tolist()
-
-    def test_off_unless_asked_for(self):
-        assert self.victims(Limits()) == []
-        assert self.victims() == [0]
-
-    def test_minimum_run_time(self):
-        assert self.victims(run_time=[599.0, 600.0, 0.0]) == [1]
-        assert self.victims(run_time=[599.0, 599.0, 0.0]) == []
-
-    def test_consent(self):
-        assert self.victims(requeueable=[False, True, True]) == [1]
-
-    def test_requeues_of_one_job(self):
-        assert self.victims(requeues=[8, 7, 0]) == [1]
-        assert self.victims(requeues=[8, 8, 0]) == []
-
-    def test_jobs_without_gpus_are_left_alone(self):
-        jobs = job_table(2, state=[RUNNING, PENDING], gpus=[0, 1], run_time=[5000.0, 0.0])
-        room = occupancy([NODE], [(1, 0, 64, 0), (1, 1, 8, 0)], {0: [0]})
-        order = ranking([1, 0])
-        planner = Planner(ExactLever(), Limits(requeue=True))
-        plan = planner.plan(snapshot(9000.0, jobs, room=room), history(2), order)
-        assert plan.victims.tolist() == []
-
-    def test_a_job_that_cannot_start_preempts_nobody(self):
-        assert self.victims(can_start=[True, True, False]) == []
-
-    def test_the_loss_is_what_was_not_saved(self):
-        # since the last checkpoint: 400 s and 100 s
-        assert self.victims(run_time=[1000.0, 1300.0, 0.0], checkpoint=600.0) == [1]
-        # one that never saves itself loses the run
-        assert self.victims(run_time=[1000.0, 1300.0, 0.0], checkpoint=0.0) == [0]
-        assert self.victims(run_time=[1000.0, 900.0, 0.0], checkpoint=[600.0, 0.0, 0.0]) == [0]
-
-    def test_nobody_for_the_same_level(self):
-        assert self.victims(level=[0, 0, 0]) == []
-        assert self.victims(level=[0, 1, 0]) == [1]
-
-
-class TestWrites:
-    def plan(self, *, lever, level, limits=None, state=PENDING, gpus=1, found=0.0):
-        n = len(level)
-        jobs = job_table(n, lever=lever, state=state, gpus=gpus)
-        order = ranking(level)
-        planner = Planner(ExactLever(), limits or Limits())
-        found = np.broadcast_to(np.asarray(found, dtype=float), n)
-        return planner.plan(snapshot(0.0, jobs), history(n, found=found), order)
-
-    def test_only_what_changes(self):
-        plan = self.plan(lever=[0.0, 0.0, 2.0**40], level=[0, 1, 1])
-        assert plan.write.tolist() == [1]
-        assert (plan.old.tolist(), plan.new.tolist()) == ([0.0], [2.0**40])
-
-    def test_running_jobs_and_jobs_without_gpus_are_not_written(self):
-        plan = self.plan(lever=0.0, level=[1, 1, 1], state=[RUNNING, PENDING, PENDING], gpus=[1, 0, 1])
-        assert plan.write.tolist() == [2]
-
-    def test_the_budget_goes_to_the_largest_changes(self):
-        limits = Limits(max_writes=2)
-        plan = self.plan(lever=0.0, level=[1, 5, 0, 3, 5], limits=limits)
-        assert plan.write.tolist() == [1, 4]
-        assert plan.held_back == 2
-        assert self.plan(lever=0.0, level=[0, 1], limits=limits).held_back == 0
-        assert self.plan(lever=0.0, level=[1, 1], limits=Limits(max_writes=0)).write.tolist() == []
-
-    def test_what_is_off_by_no_more_than_the_dead_band_is_left_alone(self):
-        steps = np.array([0.0, 1.0, 2.0, 3.0])
-        lever = NiceLever(levels=4, urgency_steps=1, site_weights=9)  # a step is worth 10
-        jobs = job_table(4, lever=lever.target(np.zeros(4), _ranks([0, 0, 0, 0])))
-        for band, written in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
-            planner = Planner(lever, Limits(dead_band_steps=band))
-            plan = planner.plan(snapshot(0.0, jobs), history(4), _ranks(steps))
-            assert plan.write.tolist() == written
-
-
-def _ranks(level):
-    """Ranks by level alone."""
-    return ranking(level)
 
 
 # -- against trying everything
@@ -406,3 +302,99 @@ def test_the_least_loss_of_all(nodes, want):
     if got:
         assert sum(loss[v] for v, _ in got) == least
         assert len(got) == want
+
+
+def arrays(*columns):
+    return [np.array(c) for c in columns]
+
+
+def one_node(n, running):
+    """n jobs of 4 GPUs; `running` of them on nodes of 8 GPUs, two on each."""
+    return occupancy([NODE] * ((running + 1) // 2), [(1, 4, 0, 0)] * n, {i: [i // 2] for i in range(running)})
+
+
+class TestWhoStandsInBetween:
+    """Slurm walks the queue in order: what is freed goes to whoever comes first."""
+
+    def select(self, level, running, order=None, **more):
+        n = len(level)
+        gpus, level, loss = arrays([4] * n, level, [100.0 * (i + 1) for i in range(n)])
+        may_go = np.arange(n) < running
+        order = np.arange(running, n) if order is None else np.array(order)
+        room = one_node(n, running)
+        more = {k: np.array(v) if k != "budget" else v for k, v in more.items()}
+        got = preemption.select(order, gpus, level, may_go, loss, room, 10, **more)
+        return list(zip(*map(np.ndarray.tolist, got), strict=True))
+
+    def test_somebody_in_front_who_may_not(self):
+        # row 2 goes first and may not preempt as its level is the worst; row 3 would free a place for it
+        level, front = [5, 5, 9, 0], [False, False, True, False]
+        assert self.select(level, 2, front=front) == []
+        assert self.select(level, 2, order=[3], front=front) == [(0, 3)]
+
+    def test_nodes_are_set_aside_for_the_one_in_front(self):
+        # two nodes: one is kept for row 4, the other one is free to be taken
+        level, front = [5, 5, 5, 5, 9, 0], [False] * 4 + [True, False]
+        assert self.select(level, 4, front=front) == []  # the walk with victims gone gives it to row 4
+        may = [True] * 4 + [False, True]
+        assert self.select([5, 5, 5, 5, 0, 0], 4, may=may) == []
+        assert self.select([5, 5, 5, 5, 0, 0], 4) == [(0, 4), (1, 5)]
+
+    def test_who_is_not_certain_to_start(self):
+        level = [5, 5, 0]
+        room = one_node(3, 2)
+        for certain, got in ((True, [0]), (False, [])):
+            sure = type(room)(**{**vars(room), "certain": np.array([True, True, certain])})
+            victims, _ = preemption.select(
+                np.array([2]), np.full(3, 4), np.array(level), np.arange(3) < 2, np.ones(3), sure, 10
+            )
+            assert victims.tolist() == got
+
+
+USERS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    nodes=TINY,
+    asked=st.lists(ASKED, min_size=2, max_size=9),
+    data=st.data(),
+    users=USERS,
+    left=st.integers(0, 4),
+    each=st.integers(0, 3),
+    parts=st.lists(st.booleans(), min_size=8, max_size=8),
+)
+def test_laws_under_all_circumstances(nodes, asked, data, users, left, each, parts):
+    """Two partitions that may share nodes, jobs in front, jobs that may not, budgets: what never happens."""
+    world = World(nodes, asked)
+    jobs, n = range(len(asked)), len(asked)
+    for j in jobs:
+        where = world.place(j) if data.draw(st.booleans()) else []
+        if where:
+            world.held[j] = where
+            world.move(j, where, -1)
+    level = np.array([a[0] for a in asked])
+    usable = np.array([j in world.held and not asked[j][5] for j in jobs])
+    loss = np.array([float(a[6]) for a in asked])
+    flags = [np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n))) for _ in range(3)]
+    may, front, partition = flags[0], flags[1], flags[2].astype(np.int64)
+    waiting = [j for j in jobs if j not in world.held]
+    waiting.sort(key=lambda j: (not front[j], level[j], j))
+    room = occupancy(nodes, [(world.kind[j], *world.each[j]) for j in jobs], world.held)
+    member = np.array([parts[: len(nodes)], parts[4 : 4 + len(nodes)]])
+    room = type(room)(**{**vars(room), "member": member, "partition": partition})
+    user = np.array(users[:n])
+    budget = Budget(left, np.full(3, each), user)
+    victims, wanted_by = preemption.select(
+        np.array(waiting, dtype=np.int64), np.array(world.gpus), level, usable, loss, room, 3,
+        may=may, front=front, budget=budget,
+    )  # fmt: skip
+    assert len(set(victims.tolist())) == len(victims) <= left
+    assert (np.bincount(user[victims], minlength=3) <= each).all()
+    assert usable[victims].all()
+    assert may[wanted_by].all()
+    assert (level[victims] > level[wanted_by]).all()
+    for job in set(wanted_by.tolist()):
+        allowed = [v for v in range(len(nodes)) if member[partition[job], v]]
+        for victim in victims[wanted_by == job].tolist():
+            assert set(world.held[victim]) & set(allowed), "a victim on no node that the job may use"

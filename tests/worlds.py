@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pandas as pd
 
@@ -66,10 +68,25 @@ def ranking(level, *, urgency=None, site_order=True, front=False):
     )
 
 
-def history(n, *, found=0.0, requeues=0, requeued_at=np.nan, preempted_at=np.nan):
+def history(
+    n,
+    *,
+    found=0.0,
+    requeues=0,
+    requeued_at=np.nan,
+    preempted_at=np.nan,
+    warned_at=np.nan,
+    warned_for=np.nan,
+    window=np.nan,
+    last_hour=None,
+):
     """What a ledger remembers of n jobs."""
-    columns = (found, float), (requeues, np.int64), (requeued_at, float), (preempted_at, float)
-    return History(*(np.broadcast_to(np.asarray(v, dtype=t), n).copy() for v, t in columns))
+    columns = (
+        (found, float), (requeues, np.int64), (requeued_at, float), (preempted_at, float), (warned_at, float),
+        (warned_for, float), (window, float),
+    )  # fmt: skip
+    each = (np.broadcast_to(np.asarray(v, dtype=t), n).copy() for v, t in columns)
+    return History(*each, Counter(last_hour or {}))
 
 
 def plan(write=(), new=(), victims=(), beneficiaries=None):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tias_slurm import deadlines, quota
 from tias_slurm.config import Config
+from tias_slurm.errors import InputError
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
 from tias_slurm.policy.tias import Tias, preset
@@ -35,16 +36,27 @@ def lever(config: Config, levels: int, site_weights: int) -> Lever:
 
 
 def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> Limits:
-    """The budgets of one cycle. `max_writes`: another one than the configured."""
-    r = config.requeue
+    """The budgets of one cycle. `max_writes`: another one than the configured. Raises InputError."""
+    r, p = config.requeue, config.planner
+    if p.long_share is not None and config.lever.kind != "priority":
+        raise InputError(
+            f'[planner] long_share holds jobs, which the lever "{config.lever.kind}" cannot do; set [lever] '
+            'kind = "priority", or leave long_share out'
+        )
     return Limits(
-        dead_band_steps=config.planner.dead_band_steps,
-        max_writes=config.planner.max_writes_per_cycle if max_writes is None else max_writes,
+        dead_band_steps=p.dead_band_steps,
+        max_writes=p.max_writes_per_cycle if max_writes is None else max_writes,
         requeue=requeue,
         min_run_s=r.min_run_s,
         max_requeues_per_job=r.max_per_job,
         max_preemptors=r.max_preemptors_per_cycle,
         restart_s=config.replay.restart_s,
+        cooldown_s=r.cooldown_s,
+        max_per_hour=r.max_per_hour,
+        max_per_user_per_hour=r.max_per_user_per_hour,
+        grace_s=r.grace_s,
+        long_share=p.long_share,
+        long_window_s=p.long_window_s,
     )
 
 

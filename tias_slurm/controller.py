@@ -86,7 +86,7 @@ class Controller:
         known = self.ledger.remember(snapshot)
         if self.past is not None and self.past(snapshot):
             known = self.ledger.view(snapshot)
-        if not np.any(snapshot.jobs.state == PENDING):
+        if self.planner.waiting_only and not np.any(snapshot.jobs.state == PENDING):
             return
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         self.ledger.note(ranking)
@@ -101,7 +101,7 @@ class Controller:
         self.seen = Seen(snapshot, known, ranking, barred, plan)
         if self.only_looks:
             return
-        if not len(plan.write) and not len(plan.victims):
+        if not len(plan.write) and not len(plan.victims) and not len(plan.warn):
             return
         self.ledger.intend(snapshot, plan)
         self.writes += len(plan.write)

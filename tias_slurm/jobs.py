@@ -6,6 +6,7 @@ length one. Times are seconds since the epoch (UTC), durations seconds, service 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, fields
 from typing import Self
 
@@ -109,6 +110,10 @@ class History:
     requeues: Ints  # how often we requeued the job
     requeued_at: Floats  # when we did so last, epoch s; NaN: never
     preempted_at: Floats  # when we last requeued others for it; NaN: never
+    warned_at: Floats  # when we last warned it of a requeue; NaN: never
+    warned_for: Floats  # when we last warned others for it; NaN: never
+    window: Floats  # seconds from the first submit to the deadline of the claim that counts; NaN: none
+    last_hour: Counter[str]  # jobs that we requeued in the last hour, by user
 
 
 @dataclass(frozen=True)

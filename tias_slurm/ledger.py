@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner
 from tias_slurm.quota import Buckets, Settings, covered
+from tias_slurm.requeue_log import RequeueLog
 
 # columns of the ledger's table
 COLUMNS = (
@@ -41,16 +43,18 @@ COLUMNS = (
     "requeued_at",  # when we last requeued it; NaN: never, likewise below
     "preempted_at",  # when we last requeued others for it
     "warned_at",  # when we last warned it of a requeue
+    "warned_for",  # when we last warned others for it
     "redone",  # seconds of work that our requeues have cost it
 )
 (
     FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
-    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT,
-    REQUEUED_AT, PREEMPTED_AT, WARNED_AT, REDONE,
+    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT, REQUEUED_AT, PREEMPTED_AT,
+    WARNED_AT, WARNED_FOR, REDONE,
 ) = range(len(COLUMNS))  # fmt: skip
 # columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
 UNKNOWN = (
     "set", "before", "refused", "claim", "since", "blocked_at", "requeued_at", "preempted_at", "warned_at",
+    "warned_for",
 )  # fmt: skip
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0
@@ -75,6 +79,16 @@ class Store(Protocol):
         """Keep a text under a name."""
 
 
+class Intended(NamedTuple):
+    """The requeues that were intended last, and what was known before. Shapes (v,)."""
+
+    victims: Ints
+    beneficiaries: Ints
+    requeued_at: Floats
+    preempted_at: Floats
+    users: list[str]
+
+
 class Ledger:
     """A table in the order of the last snapshot, one row a job; only the store keeps jobs that left."""
 
@@ -97,6 +111,8 @@ class Ledger:
         self._able: Bools = np.zeros(0, dtype=np.bool_)  # see RankInput
         self.buckets = None if quota is None else Buckets(quota)
         self.learner = Learner()
+        self._requeues = RequeueLog()
+        self._intended: Intended | None = None
         self._store = store
         self._ids: Ints = np.empty(0, dtype=np.int64)
         self._table: Floats = np.empty((0, len(COLUMNS)))
@@ -107,6 +123,7 @@ class Ledger:
             if counts.shape == self.learner.counts.shape:
                 self.learner.counts[:] = counts
             self.learner.loads(store.get("learned") or "")
+            self._requeues.loads(store.get("requeues") or "")
             if self.buckets is not None:
                 self.buckets.loads(store.get("quota") or "")
         self._saved_ids, self._saved = self._ids, self._table.copy()
@@ -119,7 +136,16 @@ class Ledger:
     def history(self) -> History:
         """What the planner must know. A view: it changes with the ledger."""
         t = self._table
-        return History(t[:, FOUND], t[:, REQUEUES].astype(np.int64), t[:, REQUEUED_AT], t[:, PREEMPTED_AT])
+        return History(
+            t[:, FOUND],
+            t[:, REQUEUES].astype(np.int64),
+            t[:, REQUEUED_AT],
+            t[:, PREEMPTED_AT],
+            t[:, WARNED_AT],
+            t[:, WARNED_FOR],
+            np.where(t[:, COUNTS] > 0, t[:, CLAIM] - t[:, FIRST], np.nan),
+            self._requeues.last_hour(self._last_look),
+        )
 
     @property
     def refused(self) -> Bools:
@@ -244,19 +270,38 @@ class Ledger:
         t = self._table
         t[plan.write, BEFORE] = snapshot.jobs.lever[plan.write]
         t[plan.write, SET] = plan.new
+        if len(plan.victims):
+            rows, others = plan.victims, plan.beneficiaries
+            users = [snapshot.users[u] for u in snapshot.jobs.user[rows].tolist()]
+            self._intended = Intended(rows, others, t[rows, REQUEUED_AT], t[others, PREEMPTED_AT], users)
+            self._log_requeues(self._requeues.add, snapshot.now, users)
         t[plan.victims, REQUEUES] += 1.0
         t[plan.victims, REQUEUED_AT] = t[plan.beneficiaries, PREEMPTED_AT] = snapshot.now
+        t[plan.warn, WARNED_AT] = t[plan.warned_for, WARNED_FOR] = snapshot.now
         self._keep()
 
     def applied(self, applied: Applied, now: float) -> None:
         """Note what Slurm refused and who was not requeued (rows of the last snapshot)."""
         if not len(applied.refused) and not len(applied.spared):
             return
-        t = self._table
+        t, was = self._table, self._intended
         t[applied.refused, REFUSED] = now
-        t[applied.spared, REQUEUES] -= 1.0
-        t[applied.spared, REQUEUED_AT] = np.nan
+        if len(applied.spared) and was is not None:
+            spared = np.isin(was.victims, applied.spared)
+            t[applied.spared, REQUEUES] -= 1.0
+            t[was.victims[spared], REQUEUED_AT] = was.requeued_at[spared]
+            # who had nobody requeued after all need not cool down
+            vain = ~np.isin(was.beneficiaries, was.beneficiaries[~spared])
+            t[was.beneficiaries[vain], PREEMPTED_AT] = was.preempted_at[vain]
+            self._log_requeues(
+                self._requeues.take_back, [u for u, s in zip(was.users, spared, strict=True) if s]
+            )
         self._keep()
+
+    def _log_requeues(self, change: Callable[..., None], *what: object) -> None:
+        change(*what)
+        if self._store is not None:
+            self._store.put("requeues", self._requeues.dumps())
 
     def _follow_claims(self, snapshot: Snapshot) -> None:
         t, said = self._table, snapshot.jobs.deadline

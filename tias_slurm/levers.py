@@ -15,6 +15,8 @@ NICE_MAX = 2_147_483_645
 URGENCY_BITS = 32
 # explicit priorities start here: far above what multifactor gives, far below what Slurm can hold
 PRIORITY_BASE = 1_000_000_000
+# the value of a job that we hold, written as priority 0: not the 0 of one without an explicit priority
+HELD = -1.0
 
 
 class Lever(Protocol):
@@ -27,6 +29,10 @@ class Lever(Protocol):
     @property
     def unit(self) -> float:
         """What one step is worth in the field."""
+
+    @property
+    def level_step(self) -> float:
+        """What one level is worth in the field."""
 
     @property
     def strict(self) -> bool:
@@ -56,6 +62,7 @@ class _Steps:
             largest = float(room // (self._last + 1))
         self.unit = min(site_weights + 1.0, largest) if span is None else largest
         self.strict = self.unit >= 1.0 and self.unit > site_weights
+        self.level_step = self.unit * urgency_steps
 
     def behind(self, ranking: Ranking) -> Floats:
         """How far in front of the very last step each job stands, as a number <= 0. Shape (n,).
@@ -126,6 +133,7 @@ class ExactLever:
 
     kind = "order"
     unit = 0.0
+    level_step = 2.0**40
     strict = True
 
     def target(self, found: Floats, ranking: Ranking) -> Floats:

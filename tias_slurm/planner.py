@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
 from tias_slurm import preemption
+from tias_slurm.holds import held
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot
-from tias_slurm.levers import Lever
+from tias_slurm.levers import HELD, Lever
 from tias_slurm.policy.base import Ranking
+from tias_slurm.shadow import Budget
+
+# a warning counts for so long after its grace has run out, s
+WARNING_LASTS_S = 600.0
+_NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,12 @@ class Limits:
     max_requeues_per_job: int = 8
     max_preemptors: int = 10
     restart_s: float = 60.0  # what a restart costs, counted into the loss
+    cooldown_s: float = 0.0  # whoever had others requeued, or warned, has no new ones for so long
+    max_per_hour: int | None = None  # jobs requeued in any hour
+    max_per_user_per_hour: int | None = None  # likewise, of one user
+    grace_s: float = 0.0  # a victim is warned so long before it is requeued; 0: it is not
+    long_share: float | None = None  # of the GPUs, for all but near deadlines; what is over it is held
+    long_window_s: float = 86_400.0  # a deadline job that may run longer than this is long
 
 
 @dataclass(frozen=True)
@@ -39,6 +52,8 @@ class Plan:
     front: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     # (u,) running rows to be sent the warning signal now
     warn: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # (u,) the waiting row that each is warned for
+    warned_for: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
 
 @dataclass(frozen=True)
@@ -52,6 +67,8 @@ class Applied:
 class Planner:
     """Turns an order into the fewest actions that bring it about."""
 
+    waiting_only = True  # whether there is nothing to do while nobody waits
+
     def __init__(self, lever: Lever, limits: Limits) -> None:
         self.lever = lever
         self.limits = limits
@@ -63,49 +80,121 @@ class Planner:
 
         `barred`, shape (n,): jobs that a person or Slurm has taken out of our hands.
         """
-        jobs = snapshot.jobs
+        jobs, limits = snapshot.jobs, self.limits
         target = self.lever.target(history.found, ranking)
         ours = jobs.writable if barred is None else jobs.writable & ~barred
-        band = self.limits.dead_band_steps * self.lever.unit
-        write = np.flatnonzero(ours & (np.abs(target - jobs.lever) > band))
-        held_back = max(0, len(write) - self.limits.max_writes)
+        if limits.long_share is not None:
+            # a job that was let go stays so unless one a whole level better wants its place
+            let_go = (jobs.lever != HELD) & (jobs.lever != history.found)
+            order = target + np.where(let_go, self.lever.level_step, 0.0)
+            stays = held(
+                snapshot, history, ours, ranking.front, order, limits.long_share, limits.long_window_s
+            )
+            target = np.where(stays, HELD, target)
+        band = limits.dead_band_steps * self.lever.unit
+        off = np.abs(target - jobs.lever) > band
+        write = np.flatnonzero(ours & off)
+        held_back = max(0, len(write) - limits.max_writes)
         if held_back:
             # the largest change first
             change = np.abs(target[write] - jobs.lever[write])
-            write = np.sort(write[np.argsort(-change, kind="stable")[: self.limits.max_writes]])
+            write = np.sort(write[np.argsort(-change, kind="stable")[: limits.max_writes]])
         planned = jobs.lever
         if len(write):
             planned = jobs.lever.copy()
             planned[write] = target[write]
-        victims, beneficiaries = self._requeues(snapshot, planned, history, ranking)
+            off[write] = False
         front = np.flatnonzero(ranking.front & (jobs.state == PENDING))
-        return Plan(write, jobs.lever[write], target[write], victims, beneficiaries, held_back, front)
+        requeues = _NO_REQUEUES
+        if limits.requeue:
+            requeues = self._requeues(snapshot, planned, off, history, ranking)
+        return Plan(
+            write, jobs.lever[write], target[write], requeues.victims, requeues.wanted_by, held_back, front,
+            requeues.warn, requeues.warned_for,
+        )  # fmt: skip
 
-    def _requeues(
-        self, snapshot: Snapshot, planned: Floats, history: History, ranking: Ranking
-    ) -> tuple[Ints, Ints]:
-        limits, jobs = self.limits, snapshot.jobs
-        nobody = np.empty(0, dtype=np.int64)
-        if not limits.requeue:
-            return nobody, nobody
-        preemptible = (
+    def preemptible(self, snapshot: Snapshot, requeues: Floats | Ints, ranking: Ranking) -> Bools:
+        """Running jobs that may be requeued for others. `requeues`: how often each was. Shapes (n,)."""
+        jobs, limits = snapshot.jobs, self.limits
+        return np.asarray(
             (jobs.state == RUNNING)
             & jobs.requeueable
             & (jobs.gpus > 0)
             & (jobs.run_time >= limits.min_run_s)
-            & (history.requeues < limits.max_requeues_per_job)
-            & ~ranking.front
+            & (requeues < limits.max_requeues_per_job)
+            & ~ranking.front,
+            dtype=np.bool_,
         )
+
+    def _requeues(
+        self, snapshot: Snapshot, planned: Floats, off: Bools, history: History, ranking: Ranking
+    ) -> Requeues:
+        """`planned`, `off`: values once the writes are in, and which of them are not what they should be."""
+        limits, jobs, now = self.limits, snapshot.jobs, snapshot.now
+        preemptible = self.preemptible(snapshot, history.requeues, ranking)
         rows = np.flatnonzero((jobs.state == PENDING) & jobs.can_start)
+        if limits.long_share is not None:
+            rows = rows[planned[rows] != HELD]
         if not len(rows) or not preemptible.any():
-            return nobody, nobody
-        if ranking.level[rows].min() >= ranking.level[preemptible].max():
-            return nobody, nobody
-        # the order in which Slurm will look at them once the writes are in
+            return _NO_REQUEUES
+        worst = ranking.level[preemptible].max()
+        stands_above = ranking.level[rows] < worst
+        if not stands_above.any():
+            return _NO_REQUEUES
+        # the order in which Slurm will look at them once the writes are in, as far as somebody stands above
         priority = self.lever.priority(snapshot.order[rows], planned[rows])
+        ahead = priority >= priority[stands_above].min()
+        if not ahead.all():
+            rows, priority = rows[ahead], priority[ahead]
         order = rows[np.lexsort((snapshot.tie[rows], -priority))]
         saved = np.where(jobs.checkpoint > 0, jobs.run_time % np.maximum(jobs.checkpoint, 1.0), jobs.run_time)
         loss = (saved + limits.restart_s) * jobs.gpus
-        return preemption.select(
-            order, jobs.gpus, ranking.level, preemptible, loss, snapshot.occupancy, limits.max_preemptors
+        warned = np.zeros(len(jobs), dtype=np.bool_)
+        if limits.grace_s > 0.0:
+            since = now - history.warned_at
+            warned = (since <= limits.grace_s + WARNING_LASTS_S) & (since <= jobs.run_time)
+            # so that the choice stands while the grace runs
+            loss = np.where(warned, 0.0, loss)
+        # None: all of them
+        certain = True if snapshot.occupancy.certain is None else snapshot.occupancy.certain
+        victims, wanted_by = preemption.select(
+            order,
+            jobs.gpus,
+            ranking.level,
+            preemptible,
+            loss,
+            snapshot.occupancy,
+            limits.max_preemptors,
+            may=~off & ~(now - history.preempted_at < limits.cooldown_s) & certain,
+            front=ranking.front,
+            budget=self._budget(snapshot, history),
         )
+        if limits.grace_s <= 0.0 or not len(victims):
+            return Requeues(victims, wanted_by, _NOBODY, _NOBODY)
+        due = warned[victims] & (now - history.warned_at[victims] >= limits.grace_s)
+        go = ~np.isin(wanted_by, wanted_by[~due])
+        # nobody has others warned again and again while those that he has wait out their grace
+        warn = ~warned[victims] & ~(now - history.warned_for[wanted_by] < limits.cooldown_s)
+        return Requeues(victims[go], wanted_by[go], victims[warn], wanted_by[warn])
+
+    def _budget(self, snapshot: Snapshot, history: History) -> Budget | None:
+        """What the hour leaves. None: no limit."""
+        limits = self.limits
+        if limits.max_per_hour is None and limits.max_per_user_per_hour is None:
+            return None
+        spent, each = history.last_hour, limits.max_per_user_per_hour
+        total = preemption.NO_LIMIT if limits.max_per_hour is None else limits.max_per_hour - spent.total()
+        left_of = [preemption.NO_LIMIT if each is None else each - spent[u] for u in snapshot.users]
+        return Budget(total, np.array(left_of, dtype=np.int64), snapshot.jobs.user)
+
+
+class Requeues(NamedTuple):
+    """Whom to requeue now and for whom, whom to warn now and for whom. Rows of the snapshot."""
+
+    victims: Ints
+    wanted_by: Ints
+    warn: Ints
+    warned_for: Ints
+
+
+_NO_REQUEUES = Requeues(_NOBODY, _NOBODY, _NOBODY, _NOBODY)

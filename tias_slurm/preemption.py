@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints, Occupancy
 from tias_slurm.shadow import Budget, Entries, Queue, Shadow, requeue, walk
 
@@ -54,64 +55,93 @@ def select(
     if front is None:
         front = np.zeros(n, dtype=np.bool_)
     last = int(level.max())
-    eff = np.where(may, level, last)[order]
     queue = Queue(
-        order, eff, o.partition[order], o.nodes[order], gpus[order], o.node_gpus[order], o.node_cpus[order],
-        o.node_mem_mb[order], front[order],
+        order, np.where(may, level, last)[order], o.partition[order], o.nodes[order], gpus[order],
+        o.node_gpus[order], o.node_cpus[order], o.node_mem_mb[order], front[order],
     )  # fmt: skip
-    everyone = np.flatnonzero(o.count > 0)
-    jobs, nodes = _stays(o, everyone)
-    used = _amounts(o, jobs, nodes)
-    mine = preemptible[jobs]
-    entries = Entries(jobs[mine], nodes[mine], *(u[mine] for u in used))
-    size = len(o.total_gpus)
-    gain = np.stack([_gain(level[entries.job], entries.node, u, last + 1, size) for u in entries[2:]])
-    hold = np.stack([np.bincount(nodes, weights=u, minlength=size) for u in used]).astype(np.int64)
+    world = Shadow(
+        o.free_gpus, o.free_cpus, o.free_mem_mb, o.total_gpus, o.free_cpus, o.free_mem_mb, o.member, o.nodes,
+        gpus, o.node_gpus, o.node_cpus, o.node_mem_mb, o.partition, o.first, o.count, o.held, level,
+        preemptible, np.empty((3, 0, 0), dtype=np.int64),
+    )  # fmt: skip
+    return _choose(world, queue, last + 1, loss, limit, budget, checked)
 
-    def shadow() -> Shadow:
-        return Shadow(
-            o.free_gpus.copy(), o.free_cpus.copy(), o.free_mem_mb.copy(), o.total_gpus,
-            o.free_cpus + hold[1], o.free_mem_mb + hold[2], o.member.copy(), o.nodes, gpus, o.node_gpus,
-            o.node_cpus, o.node_mem_mb, o.partition, o.first, o.count, o.held, level, preemptible.copy(),
-            gain,
-        )  # fmt: skip
 
-    victims, wanted_by, _ = walk(shadow(), queue, entries, loss, limit, budget, len(order))
-    if not checked:
+@njit
+def _prepare(world: Shadow, levels: int) -> tuple[Shadow, Entries]:
+    """The world as it stands, with the sizes of nodes and what could be freed; and by whom."""
+    size = len(world.total_gpus)
+    rows = np.flatnonzero(world.spread > 0)
+    count = world.spread[rows]
+    job = np.repeat(rows, count)
+    at = np.arange(len(job)) + np.repeat(world.first[rows] - (np.cumsum(count) - count), count)
+    node = world.held[at]
+    gpus = np.where(world.nodes[job] == 0, world.total_gpus[node], world.node_gpus[job])
+    cpus, mem = world.node_cpus[job], world.node_mem[job]
+    mine = world.usable[job]
+    entries = Entries(job[mine], node[mine], gpus[mine], cpus[mine], mem[mine])
+    gain = np.zeros((3, levels, size), dtype=np.int64)
+    where = world.level[entries.job] * size + entries.node
+    for kind, amount in enumerate((entries.gpus, entries.cpus, entries.mem)):
+        held = np.bincount(where, weights=amount.astype(np.float64), minlength=levels * size)
+        by_level = held.astype(np.int64).reshape((levels, size))
+        for level in range(levels - 2, -1, -1):
+            gain[kind, level] = gain[kind, level + 1] + by_level[level + 1]
+    used_cpus = np.bincount(node, weights=cpus.astype(np.float64), minlength=size).astype(np.int64)
+    used_mem = np.bincount(node, weights=mem.astype(np.float64), minlength=size).astype(np.int64)
+    return _copy(world, world.free_cpus + used_cpus, world.free_mem + used_mem, gain), entries
+
+
+@njit
+def _copy(s: Shadow, total_cpus: Ints, total_mem: Ints, gain: Ints) -> Shadow:
+    """A shadow that may be changed."""
+    return Shadow(
+        s.free_gpus.copy(),
+        s.free_cpus.copy(),
+        s.free_mem.copy(),
+        s.total_gpus,
+        total_cpus,
+        total_mem,
+        s.member.copy(),
+        s.nodes,
+        s.gpus,
+        s.node_gpus,
+        s.node_cpus,
+        s.node_mem,
+        s.partition,
+        s.first,
+        s.spread,
+        s.held,
+        s.level,
+        s.usable.copy(),
+        gain,
+    )
+
+
+@njit
+def _choose(
+    world: Shadow, q: Queue, levels: int, loss: Floats, limit: int, budget: Budget, checked: bool
+) -> tuple[Ints, Ints]:
+    """See select. `world` is left as it is; its `gain` and sizes in CPUs and memory are not used."""
+    shadow, entries = _prepare(world, levels)
+    victims, wanted_by, _ = walk(shadow, q, entries, loss, limit, budget, len(q.row))
+    if not checked or not len(victims):
         return victims, wanted_by
+    nobody = np.full(len(q.row), levels - 1)
+    calm = Queue(q.row, nobody, q.partition, q.nodes, q.gpus, q.node_gpus, q.node_cpus, q.node_mem, q.front)
     for _ in range(_PASSES):
-        if not len(victims):
-            break
-        freed = shadow()
+        # what could be freed is of no account any more
+        freed = _copy(world, shadow.total_cpus, shadow.total_mem, shadow.gain)
         for v in victims:
             requeue(freed, v, 1)
-        upto = int(np.flatnonzero(np.isin(order, wanted_by))[-1]) + 1
-        calm = queue._replace(eff=np.full(len(order), last, dtype=np.int64))
+        waits_for = np.zeros(len(world.level), dtype=np.bool_)
+        waits_for[wanted_by] = True
+        upto = np.flatnonzero(waits_for[q.row])[-1] + 1
         _, _, started = walk(freed, calm, entries, loss, 0, budget, upto)
         starts = started[wanted_by]
         if starts.all():
             return victims, wanted_by
         victims, wanted_by = victims[starts], wanted_by[starts]
-    return _NONE, _NONE
-
-
-def _stays(o: Occupancy, rows: Ints) -> tuple[Ints, Ints]:
-    """Every node of every one of these rows: (rows, nodes)."""
-    count = o.count[rows]
-    start = np.cumsum(count) - count
-    at = np.arange(int(count.sum())) + np.repeat(o.first[rows] - start, count)
-    return np.repeat(rows, count), o.held[at]
-
-
-def _amounts(o: Occupancy, jobs: Ints, nodes: Ints) -> tuple[Ints, Ints, Ints]:
-    """GPUs, CPUs and memory of the jobs on their nodes."""
-    taken = np.where(o.nodes[jobs] == 0, o.total_gpus[nodes], o.node_gpus[jobs])
-    return taken, o.node_cpus[jobs], o.node_mem_mb[jobs]
-
-
-def _gain(level: Ints, node: Ints, amount: Ints, levels: int, size: int) -> Ints:
-    """What jobs beyond each level hold on each node. Shape (levels, N)."""
-    by_level = np.bincount(level * size + node, weights=amount, minlength=levels * size)
-    gain = np.zeros((levels, size), dtype=np.int64)
-    gain[:-1] = by_level.reshape(levels, size)[:0:-1].cumsum(axis=0)[::-1]
-    return gain
+        if not len(victims):
+            break
+    return victims[:0], wanted_by[:0]

@@ -9,6 +9,7 @@ import pandas as pd
 
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
 from tias_slurm.jobs import RUNNING as RUNS
+from tias_slurm.levers import HELD
 from tias_slurm.placement import find_nodes
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.replay import engine as e
@@ -330,6 +331,7 @@ class VirtualCluster:
         weight, time_limit, eligible, user, account = self._facts
         status = s.status[a]
         running = status == e.RUNNING
+        held = s.lever[a] == np.inf
         jobs = JobTable(
             job_id=a,
             state=np.where(running, RUNS, PENDING),
@@ -340,8 +342,8 @@ class VirtualCluster:
             restarts=s.restarts[a],
             requeueable=consent,
             checkpoint=checkpoint,
-            lever=s.lever[a] * self._sign,
-            can_start=(status == e.WAITING) & ~np.isnan(s.work[a]),
+            lever=np.where(held, HELD, s.lever[a] * self._sign),
+            can_start=(status == e.WAITING) & ~np.isnan(s.work[a]) & ~held,
             writable=writable & ~running,
             nice=nice,
             array_id=array_id,
@@ -383,12 +385,16 @@ class VirtualCluster:
         if not np.array_equal(front, s.front[ids]):
             s.front[ids] = front
             s.counter[e.RELEASES] += 1  # what did not fit beside nodes set aside may fit now
+        let_go = False
         if len(plan.write):
-            s.lever[ids[plan.write]] = plan.new * self._sign
+            # an explicit priority of 0: the engine starts nobody with an endless lever
+            s.lever[ids[plan.write]] = np.where(plan.new == HELD, np.inf, plan.new * self._sign)
+            let_go = bool((plan.old == HELD).any())
             self._sort_queue()
-        if len(plan.victims):
+        if len(plan.victims) or let_go:
             for row in plan.victims:
                 e.requeue(s, int(ids[row]), self.now)
+            s.counter[e.RELEASES] += let_go
             e.walk(s, self.now)
             self._next = None
         return Applied(_NOBODY, _NOBODY)

@@ -269,11 +269,16 @@ def walk(s: State, now: float) -> None:
     """Slurm's main scheduler: start what fits, in priority order."""
     # most of a long queue is known not to fit: told here, since a call hands over the whole state
     queue, shape, failed, work, front = s.queue, s.shape, s.failed, s.work, s.front
+    lever = s.lever
     releases = s.counter[RELEASES]
     out = 0
     s.counter[ASIDE] = 0
     for i in range(s.counter[QUEUE]):
         job = queue[i]
+        if lever[job] == np.inf:  # held, like all that follow
+            queue[out : out + s.counter[QUEUE] - i] = queue[i : s.counter[QUEUE]].copy()
+            out += s.counter[QUEUE] - i
+            break
         if failed[shape[job]] == releases or np.isnan(work[job]) or not _start(s, job, now):
             queue[out] = job
             out += 1

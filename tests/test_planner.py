@@ -1,0 +1,385 @@
+"""What a planner makes of a ranking: writes, victims, warnings, holds; and what its budgets forbid."""
+
+import numpy as np
+import pytest
+from worlds import DAY, HOUR, history, job_table, occupancy, ranking, replay, snapshot
+
+from tias_slurm import assemble
+from tias_slurm.config import Config
+from tias_slurm.errors import InputError
+from tias_slurm.jobs import PENDING, RUNNING
+from tias_slurm.levers import HELD, ExactLever, NiceLever, PriorityLever
+from tias_slurm.planner import Limits, Planner
+from tias_slurm.slurm.node_set import make
+
+NODE = (8, 64, 1000)
+NOW = 100_000.0
+
+
+class TestVictims:
+    """Who may be a victim, and what a victim costs."""
+
+    def victims(self, limits=None, *, level=None, requeues=0, **columns):
+        # rows 0 and 1 run on 4 GPUs each, row 2 waits for 4
+        given = {
+            "state": [RUNNING, RUNNING, PENDING],
+            "gpus": [4, 4, 4],
+            "run_time": [1000.0, 1000.0, 0.0],
+            **columns,
+        }
+        jobs = job_table(3, **given)
+        room = occupancy([NODE], [(1, 4, 0, 0)] * 3, {0: [0], 1: [0]})
+        planner = Planner(ExactLever(), limits or Limits(requeue=True))
+        order = ranking(level or [1, 1, 0])
+        plan = planner.plan(
+            snapshot(5000.0, jobs, room=room),
+            history(3, requeues=requeues),
+            order,
+        )
+        assert plan.beneficiaries.tolist() == [2] * len(plan.victims)
+        return plan.victims.tolist()
+
+    def test_off_unless_asked_for(self):
+        assert self.victims(Limits()) == []
+        assert self.victims() == [0]
+
+    def test_minimum_run_time(self):
+        assert self.victims(run_time=[599.0, 600.0, 0.0]) == [1]
+        assert self.victims(run_time=[599.0, 599.0, 0.0]) == []
+
+    def test_consent(self):
+        assert self.victims(requeueable=[False, True, True]) == [1]
+
+    def test_requeues_of_one_job(self):
+        assert self.victims(requeues=[8, 7, 0]) == [1]
+        assert self.victims(requeues=[8, 8, 0]) == []
+
+    def test_jobs_without_gpus_are_left_alone(self):
+        jobs = job_table(2, state=[RUNNING, PENDING], gpus=[0, 1], run_time=[5000.0, 0.0])
+        room = occupancy([NODE], [(1, 0, 64, 0), (1, 1, 8, 0)], {0: [0]})
+        order = ranking([1, 0])
+        planner = Planner(ExactLever(), Limits(requeue=True))
+        plan = planner.plan(snapshot(9000.0, jobs, room=room), history(2), order)
+        assert plan.victims.tolist() == []
+
+    def test_a_job_that_cannot_start_preempts_nobody(self):
+        assert self.victims(can_start=[True, True, False]) == []
+
+    def test_the_loss_is_what_was_not_saved(self):
+        # since the last checkpoint: 400 s and 100 s
+        assert self.victims(run_time=[1000.0, 1300.0, 0.0], checkpoint=600.0) == [1]
+        # one that never saves itself loses the run
+        assert self.victims(run_time=[1000.0, 1300.0, 0.0], checkpoint=0.0) == [0]
+        assert self.victims(run_time=[1000.0, 900.0, 0.0], checkpoint=[600.0, 0.0, 0.0]) == [0]
+
+    def test_nobody_for_the_same_level(self):
+        assert self.victims(level=[0, 0, 0]) == []
+        assert self.victims(level=[0, 1, 0]) == [1]
+
+
+class TestWrites:
+    def plan(self, *, lever, level, limits=None, state=PENDING, gpus=1, found=0.0):
+        n = len(level)
+        jobs = job_table(n, lever=lever, state=state, gpus=gpus)
+        order = ranking(level)
+        planner = Planner(ExactLever(), limits or Limits())
+        found = np.broadcast_to(np.asarray(found, dtype=float), n)
+        return planner.plan(snapshot(0.0, jobs), history(n, found=found), order)
+
+    def test_only_what_changes(self):
+        plan = self.plan(lever=[0.0, 0.0, 2.0**40], level=[0, 1, 1])
+        assert plan.write.tolist() == [1]
+        assert (plan.old.tolist(), plan.new.tolist()) == ([0.0], [2.0**40])
+
+    def test_running_jobs_and_jobs_without_gpus_are_not_written(self):
+        plan = self.plan(lever=0.0, level=[1, 1, 1], state=[RUNNING, PENDING, PENDING], gpus=[1, 0, 1])
+        assert plan.write.tolist() == [2]
+
+    def test_the_budget_goes_to_the_largest_changes(self):
+        limits = Limits(max_writes=2)
+        plan = self.plan(lever=0.0, level=[1, 5, 0, 3, 5], limits=limits)
+        assert plan.write.tolist() == [1, 4]
+        assert plan.held_back == 2
+        assert self.plan(lever=0.0, level=[0, 1], limits=limits).held_back == 0
+        assert self.plan(lever=0.0, level=[1, 1], limits=Limits(max_writes=0)).write.tolist() == []
+
+    def test_what_is_off_by_no_more_than_the_dead_band_is_left_alone(self):
+        steps = np.array([0.0, 1.0, 2.0, 3.0])
+        lever = NiceLever(levels=4, urgency_steps=1, site_weights=9)  # a step is worth 10
+        jobs = job_table(4, lever=lever.target(np.zeros(4), _ranks([0, 0, 0, 0])))
+        for band, written in ((0, [1, 2, 3]), (1, [2, 3]), (2, [3]), (3, [])):
+            planner = Planner(lever, Limits(dead_band_steps=band))
+            plan = planner.plan(snapshot(0.0, jobs), history(4), _ranks(steps))
+            assert plan.write.tolist() == written
+
+
+def _ranks(level):
+    """Ranks by level alone."""
+    return ranking(level)
+
+
+class Pair:
+    """Two nodes, on each a job of 8 GPUs at level 5; one waiting job or two of 8 GPUs at level 0."""
+
+    def __init__(self, limits=None, waiting=1, users=(0, 0), loss=(1000.0, 2000.0), **remembered):
+        n = 2 + waiting
+        self.jobs = job_table(
+            n,
+            state=[RUNNING, RUNNING] + [PENDING] * waiting,
+            gpus=8,
+            run_time=[*loss] + [0.0] * waiting,
+            checkpoint=0.0,
+            user=[*users] + [0] * waiting,
+        )
+        self.room = occupancy([NODE] * 2, [(1, 8, 0, 0)] * n, {0: [0], 1: [1]})
+        self.planner = Planner(ExactLever(), Limits(requeue=True, **(limits or {})))
+        self.history = history(n, **remembered)
+        self.ranking = ranking([5, 5] + [0] * waiting)
+
+    def plan(self, now=NOW, barred=None, lever=None):
+        jobs = self.jobs
+        if lever is not None:
+            jobs.lever[:] = lever
+        seen = snapshot(now, jobs, room=self.room)
+        return self.planner.plan(seen, self.history, self.ranking, barred)
+
+    def victims(self, **more):
+        plan = self.plan(**more)
+        return list(zip(plan.victims.tolist(), plan.beneficiaries.tolist(), strict=True))
+
+
+class TestCooldown:
+    def test_who_preempted_a_moment_ago_does_not_again(self):
+        at = [np.nan, np.nan, NOW - 299.0]
+        assert Pair({"cooldown_s": 300.0}, preempted_at=at).victims() == []
+        at[2] -= 1.0
+        assert Pair({"cooldown_s": 300.0}, preempted_at=at).victims() == [(0, 2)]
+        assert Pair({"cooldown_s": 300.0}).victims() == [(0, 2)]
+
+    def test_nor_does_one_behind_him_for_nodes_that_he_would_get(self):
+        at = [np.nan, np.nan, NOW - 10.0, np.nan]
+        assert Pair({"cooldown_s": 300.0}, waiting=2, preempted_at=at).victims() == []
+        assert Pair({"cooldown_s": 5.0}, waiting=2, preempted_at=at).victims() == [(0, 2), (1, 3)]
+
+
+class TestValueInPlace:
+    """Slurm gives freed nodes to whoever its priorities put first: so ours must be there."""
+
+    def test_barred(self):
+        barred = np.array([False, False, True])
+        assert Pair().victims(barred=barred) == [(0, 2)]  # 0 is its value already
+        pair = Pair()
+        assert pair.victims(barred=barred, lever=[0.0, 0.0, 7.0]) == []
+        assert pair.victims(lever=[0.0, 0.0, 7.0]) == [(0, 2)]
+
+    def test_held_back_by_the_budget_of_writes(self):
+        assert Pair({"max_writes": 0}).victims(lever=[0.0, 0.0, 7.0]) == []
+        assert Pair({"max_writes": 0}).victims() == [(0, 2)]
+
+
+class TestHourlyBudgets:
+    def test_of_all(self):
+        for allowed, got in ((0, []), (1, [(0, 2)]), (2, [(0, 2), (1, 3)]), (3, [(0, 2), (1, 3)])):
+            assert Pair({"max_per_hour": allowed}, waiting=2).victims() == got
+        assert Pair({"max_per_hour": 3}, waiting=2, last_hour={"eve": 2}).victims() == [(0, 2)]
+        assert Pair({"max_per_hour": 3}, waiting=2, last_hour={"eve": 9}).victims() == []
+
+    def test_of_a_user(self):
+        pair = {"waiting": 2, "users": (0, 0)}
+        assert Pair({"max_per_user_per_hour": 1}, **pair).victims() == [(0, 2)]
+        assert Pair({"max_per_user_per_hour": 1}, **pair, last_hour={"ann": 1}).victims() == []
+        assert Pair({"max_per_user_per_hour": 1}, **pair, last_hour={"eve": 5}).victims() == [(0, 2)]
+
+    def test_all_victims_or_none(self):
+        # one waiting job of 8 GPUs, two victims of 4 each
+        jobs = job_table(3, state=[RUNNING, RUNNING, PENDING], gpus=[4, 4, 8], run_time=[9e3, 9e3, 0])
+        room = occupancy([NODE], [(1, 4, 0, 0), (1, 4, 0, 0), (1, 8, 0, 0)], {0: [0], 1: [0]})
+        for limits, got in (
+            ({"max_per_hour": 1}, []),
+            ({"max_per_hour": 2}, [0, 1]),
+            ({"max_per_user_per_hour": 1}, []),
+            ({"max_per_user_per_hour": 2}, [0, 1]),
+        ):
+            planner = Planner(ExactLever(), Limits(requeue=True, **limits))
+            plan = planner.plan(snapshot(NOW, jobs, room=room), history(3), ranking([5, 5, 0]))
+            assert plan.victims.tolist() == got
+
+
+class TestGrace:
+    LIMITS = {"grace_s": 120.0, "cooldown_s": 300.0}  # noqa: RUF012
+
+    def actions(self, now=NOW, **remembered):
+        plan = Pair(self.LIMITS, **remembered).plan(now)
+        assert len(plan.warn) == len(plan.warned_for)
+        return plan.warn.tolist(), plan.victims.tolist()
+
+    def test_first_a_warning(self):
+        assert self.actions() == ([0], [])
+        assert Pair(self.LIMITS).plan().warned_for.tolist() == [2]
+
+    def test_then_the_requeue_once_the_grace_is_over(self):
+        for since, victims in ((1.0, []), (119.0, []), (120.0, [0]), (720.0, [0])):
+            at = [NOW - since, np.nan, np.nan]
+            assert self.actions(warned_at=at) == ([], victims)
+
+    def test_an_old_warning_does_not_count(self):
+        assert self.actions(warned_at=[NOW - 721.0, np.nan, np.nan]) == ([0], [])
+
+    def test_nor_one_of_an_earlier_run(self):
+        at = [NOW - 650.0, np.nan, np.nan]
+        assert self.actions(warned_at=at, loss=(649.0, 2000.0)) == ([0], [])
+        assert self.actions(warned_at=at, loss=(650.0, 2000.0)) == ([], [0])
+
+    def test_who_is_warned_stays_chosen_when_another_becomes_cheaper(self):
+        at = [np.nan, NOW - 60.0, np.nan]
+        assert self.actions(warned_at=at) == ([], [])
+        assert self.actions(now=NOW + 60.0, warned_at=at) == ([], [1])
+
+    def test_nobody_has_others_warned_in_each_cycle(self):
+        # who was warned has become useless: another one is warned, but not within the cool-down
+        remembered = {"warned_at": [NOW - 60.0, np.nan, np.nan], "requeues": [8, 0, 0]}
+        assert self.actions(**remembered, warned_for=[np.nan, np.nan, NOW - 60.0]) == ([], [])
+        assert self.actions(**remembered, warned_for=[np.nan, np.nan, NOW - 300.0]) == ([1], [])
+
+    def test_a_gang_waits_for_the_last_grace(self):
+        jobs = job_table(3, state=[RUNNING, RUNNING, PENDING], gpus=[8, 8, 16], run_time=[9e3, 9e3, 0])
+        room = occupancy([NODE] * 2, [(1, 8, 0, 0), (1, 8, 0, 0), (2, 8, 0, 0)], {0: [0], 1: [1]})
+        planner = Planner(ExactLever(), Limits(requeue=True, **self.LIMITS))
+        for at, warn, victims in (
+            ([np.nan, np.nan], [0, 1], []),
+            ([NOW - 120.0, np.nan], [1], []),
+            ([NOW - 180.0, NOW - 60.0], [], []),
+            ([NOW - 240.0, NOW - 120.0], [], [0, 1]),
+        ):
+            known = history(3, warned_at=[*at, np.nan])
+            plan = planner.plan(snapshot(NOW, jobs, room=room), known, ranking([5, 5, 0]))
+            assert (sorted(plan.warn.tolist()), sorted(plan.victims.tolist())) == (warn, victims)
+
+
+class TestHolds:
+    """Ten nodes of 8 GPUs, of which 80 % are for long jobs."""
+
+    LEVER = PriorityLever(12, 32)
+
+    def plan(
+        self, gpus, *, running=0, window=np.nan, level=3, lever=0.0, can_start=True, front=False, **more
+    ):
+        n = len(gpus)
+        state = [RUNNING] * running + [PENDING] * (n - running)
+        jobs = job_table(n, state=state, gpus=gpus, lever=lever, can_start=can_start, run_time=1.0)
+        room = occupancy([NODE] * 10, [(1, 1, 0, 0)] * n, {})
+        if "member" in more:
+            room = type(room)(**{**vars(room), "member": more["member"], "partition": more["partition"]})
+        limits = Limits(long_share=0.8, long_window_s=DAY)
+        order = ranking(np.broadcast_to(level, n), front=front)
+        plan = Planner(self.LEVER, limits).plan(
+            snapshot(NOW, jobs, room=room), history(n, window=window), order
+        )
+        return dict(zip(plan.write.tolist(), plan.new.tolist(), strict=True))
+
+    def held(self, gpus, **more):
+        return [row for row, value in self.plan(gpus, **more).items() if value == HELD]
+
+    def test_what_is_over_the_share_is_held(self):
+        assert self.held([8] * 10) == [8, 9]
+        assert self.held([8] * 10, running=7) == [8, 9]
+        assert self.held([8] * 10, running=9) == [9]
+
+    def test_near_deadlines_are_neither_held_nor_counted(self):
+        near = [DAY / 1.28] * 8
+        assert self.held([8] * 16, window=near + [np.nan] * 8) == []
+        assert self.held([8] * 17, window=near + [np.nan] * 9) == [16]
+        assert self.held([8] * 9, window=DAY / 1.28 + 1.0) == [8]
+
+    def test_wider_than_the_share_is_never_held(self):
+        assert self.held([72, 8]) == []
+        assert self.held([72, 8], running=1) == [1]  # but what runs counts
+
+    def test_the_better_place_goes_first(self):
+        assert self.held([32, 32, 32], level=[5, 3, 1]) == [0]
+
+    def test_what_does_not_fit_is_passed_over_but_not_in_front(self):
+        assert self.held([60, 8, 4]) == [1]
+        assert self.held([60, 8, 4], front=[True, True, False]) == [1, 2]
+
+    def test_let_go_when_there_is_room(self):
+        given = {"lever": [0.0] * 7 + [HELD] * 2, "can_start": [True] * 7 + [False] * 2}
+        found = self.plan([8] * 9, running=7, **given)
+        assert found[7] > 0
+        assert 8 not in found  # stays as it is
+        assert self.plan([8] * 6 + [16] + [8] * 2, running=7, **given) == {}
+
+    def test_no_new_values_without_need(self):
+        # one that was let go keeps its place against one that is as good, not against one a level better
+        for level, written in (([3, 3], []), ([3, 2], []), ([3, 1], [0, 1])):
+            value = self.LEVER.target(np.zeros(2), ranking(level))[0]
+            got = self.plan([64, 64], level=level, lever=[value, HELD], can_start=[True, False])
+            assert sorted(got) == written
+
+    def test_a_hold_of_a_person_is_left_alone(self):
+        jobs = job_table(1, gpus=8, lever=HELD, can_start=False, writable=False)
+        planner = Planner(self.LEVER, Limits(long_share=0.8))
+        assert not len(planner.plan(snapshot(NOW, jobs), history(1), ranking([3])).write)
+
+    def test_nodes_that_share_no_partition_have_shares_of_their_own(self):
+        member = np.array([[True] * 5 + [False] * 5, [False] * 5 + [True] * 5])
+        assert self.held([8] * 10, member=member, partition=np.array([0] * 5 + [1] * 5)) == [4, 9]
+        assert self.held([8] * 10, member=np.ones((2, 10), dtype=bool), partition=np.arange(10) % 2) == [8, 9]
+
+    def test_who_is_to_be_held_has_nobody_requeued(self):
+        jobs = job_table(3, state=[RUNNING, RUNNING, PENDING], gpus=8, run_time=[9e3, 9e3, 0])
+        room = occupancy([NODE] * 2, [(1, 8, 0, 0)] * 3, {0: [0], 1: [1]})
+        for share, victims in ((0.9, []), (None, [0])):
+            planner = Planner(self.LEVER, Limits(requeue=True, long_share=share))
+            plan = planner.plan(snapshot(NOW, jobs, room=room), history(3), ranking([5, 5, 0]))
+            assert plan.victims.tolist() == victims
+
+
+class TestHoldsInReplay:
+    """Four nodes of 8 GPUs, half of them for long jobs; all are busy when those come."""
+
+    def outcome(self, share, preemption="off"):
+        rows = [{"submit": 0, "work": 1000.0, "gpus": 8, "deadline": 2 * HOUR} for _ in range(4)]
+        rows += [{"submit": 10 + i, "work": 3000.0, "gpus": 8} for i in range(6)]
+        rows += [{"submit": 1500, "work": 600.0, "gpus": 16, "deadline": 1500 + 2 * HOUR}]
+        config = Config.model_validate({"lever": {"kind": "priority"}, "planner": {"long_share": share}})
+        nodes = make([f"n{i}" for i in range(4)], [8] * 4, source="a test")
+        return replay(rows, nodes, f"tias@{preemption}", config=config).outcome
+
+    def test_long_jobs_keep_to_their_share_and_all_of_them_run(self):
+        capped = self.outcome(0.5)
+        assert np.isfinite(capped.end).all()
+        long = slice(4, 10)
+        for now in capped.start[long]:
+            assert (8 * ((capped.start[long] <= now) & (now < capped.end[long]))).sum() <= 16
+        assert capped.start[10] == 1500, "an urgent job found no room beside the share"
+        free = self.outcome(None)
+        assert free.start[10] > 1500
+        assert not capped.requeues.any()
+
+    def test_a_share_of_all_costs_a_cycle_at_most(self):
+        late = self.outcome(1.0).start - self.outcome(None).start
+        assert ((late >= 0) & (late <= 60)).all()
+
+    def test_with_requeues_too(self):
+        assert np.isfinite(self.outcome(0.5, "on").end).all()
+
+
+@pytest.mark.parametrize("kind", ["nice", "site_factor"])
+def test_only_the_priority_lever_can_hold(kind):
+    config = Config.model_validate({"lever": {"kind": kind}, "planner": {"long_share": 0.8}})
+    with pytest.raises(InputError, match="long_share holds jobs"):
+        assemble.limits(config, requeue=False)
+
+
+def test_the_settings_reach_the_planner():
+    config = Config.model_validate(
+        {
+            "lever": {"kind": "priority"},
+            "planner": {"long_share": 0.8, "long_window_s": 5.0},
+            "requeue": {"cooldown_s": 1.0, "max_per_hour": 2, "max_per_user_per_hour": 3, "grace_s": 4.0},
+        }
+    )
+    limits = assemble.limits(config, requeue=True)
+    assert (limits.cooldown_s, limits.max_per_hour, limits.max_per_user_per_hour) == (1.0, 2, 3)
+    assert (limits.grace_s, limits.long_share, limits.long_window_s) == (4.0, 0.8, 5.0)

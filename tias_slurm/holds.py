@@ -1,0 +1,68 @@
+"""The cap on long work: which waiting jobs are held so that near deadlines always find some GPUs. Pure.
+
+Where nobody is requeued, what blocks an urgent job is a long one that runs. So all work without a deadline
+and all deadline jobs that may run long together get a share of the GPUs, and what waits beyond that is held.
+Jobs wider than the share are never held: they would never start.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot
+from tias_slurm.levers import HELD
+from tias_slurm.policy.learning import PRIOR_UPPER
+from tias_slurm.policy.shares import grant
+
+
+def held(
+    snapshot: Snapshot,
+    history: History,
+    ours: Bools,
+    front: Bools,
+    order: Floats,
+    share: float,
+    long_window_s: float,
+) -> Bools:
+    """Which jobs are held from now on. Shapes (n,).
+
+    `ours`: jobs that may be written; `order`: where they would stand, the larger goes first. Nodes that share
+    no partition are clusters of their own, each with its share. What runs counts, whatever its width. Inside
+    a share one that does not fit is passed over, but nobody passes one in `front`: no job waits for ever.
+    """
+    jobs, o = snapshot.jobs, snapshot.occupancy
+    long = (jobs.gpus > 0) & ~(PRIOR_UPPER * history.window <= long_window_s)
+    pool_of = pools(o.member)
+    pool = pool_of[o.partition]
+    room = np.zeros(len(pool_of))
+    for p in np.unique(pool_of):
+        nodes = o.member[pool_of == p].any(axis=0)
+        room[p] = share * o.total_gpus[nodes].sum()
+    held_now = jobs.lever == HELD
+    waits = (jobs.state == PENDING) & ours & (jobs.can_start | held_now)
+    able = waits & long & (jobs.gpus <= room[pool])
+    gpus = jobs.gpus.astype(np.float64)
+    stays: Bools = able.copy()
+    for p in np.unique(pool[able]):
+        rows = np.flatnonzero(able & (pool == p))
+        rows = rows[np.lexsort((snapshot.tie[rows], -order[rows], ~front[rows]))]
+        runs = (jobs.state == RUNNING) & long & (pool == p)
+        first = rows[front[rows]]
+        released = grant(first, gpus, runs, float(room[p]), strict=True)
+        if released[first].all():
+            released = grant(rows[len(first) :], gpus, released, float(room[p]), strict=False)
+        stays[released] = False
+    return stays
+
+
+def pools(member: Bools) -> Ints:
+    """For each partition, the first of those that it shares nodes with, directly or through others.
+
+    Shape (P, N) -> (P,).
+    """
+    pool = np.arange(len(member))
+    for p in range(len(member)):
+        for q in range(p):
+            if (member[p] & member[q]).any():
+                pool[pool == max(pool[p], pool[q])] = min(pool[p], pool[q])
+    return pool
