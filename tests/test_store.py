@@ -353,6 +353,65 @@ def test_nobody_else_may_read_it(path):
     store.close()
 
 
+def test_a_ledger_of_the_first_schema(path):
+    """Its columns come along; what it could not know is not known."""
+    old = COLUMNS[: COLUMNS.index("claim")]
+    db = sqlite3.connect(path)
+    names = ", ".join(f"{name} REAL" for name in old if name != "set")
+    db.execute(f'CREATE TABLE job (job_id INTEGER PRIMARY KEY, {names}, "set" REAL, gone REAL) STRICT')
+    columns = "job_id, first_submit, submit, kept, attained, run_time, restarts, requeues, found"
+    db.execute(f"INSERT INTO job ({columns}) VALUES (7, 10, 10, 5, 20, 0, 0, 1, 3)")
+    db.execute("PRAGMA application_id=0x54494153")
+    db.execute("PRAGMA user_version=1")
+    db.commit()
+    db.close()
+    store = SqliteStore(path)
+    ids, table, _ = store.load()
+    assert ids.tolist() == [7]
+    known = dict(zip(COLUMNS, table[0].tolist(), strict=True))
+    assert (known["kept"], known["requeues"], known["found"]) == (5.0, 1.0, 3.0)
+    assert known["counts"] == 1.0
+    assert known["accepted"] == known["lost"] == known["slot"] == known["front"] == known["late"] == 0.0
+    assert np.isnan([known[name] for name in ledger.UNKNOWN]).all()
+    # and the next look fills in what it can
+    book = Ledger(store)
+    shown = snapshot(100.0, job_table(1, job_id=[7], submit=10.0, since=40.0, lever=3.0, deadline=900.0))
+    seen = book.remember(shown)
+    assert (seen.since[0], seen.deadline[0], seen.able[0]) == (40.0, 900.0, True)
+    store.close()
+    assert again(path)[0].tolist() == [7]
+
+
+def test_what_has_faded_is_not_kept(path):
+    store = SqliteStore(path)
+    learner = Learner()
+    learner.learn(np.array([3600.0]), np.array([100.0]), ["ann"])
+    learner.fade(0.0)
+    store.save(NOBODY, rows(0), NOBODY, learner.counts)
+    learner.fade(86_400.0 * 3000)
+    store.save(NOBODY, rows(0), NOBODY, learner.counts)
+    assert not store.load()[2].any()
+    store.close()
+
+
+def test_who_taught_what_survives(path):
+    """Else a user could have his share again after each restart."""
+    store = SqliteStore(path)
+    book = Ledger(store)
+    ended = snapshot(9e4, job_table(0)).ended
+    done = type(ended)(
+        np.arange(1, 60), np.zeros(59), np.full(59, 3600.0), np.full(59, 60.0), np.ones(59, dtype=bool),
+        np.zeros(59, dtype=np.int64),
+    )  # fmt: skip
+    book.remember(snapshot(9e4, job_table(0), ended=done))
+    assert book.learner.counts.sum() == 10.0
+    other = Ledger(store)
+    assert other.learner.counts.sum() == 10.0
+    other.remember(snapshot(9e4 + 60, job_table(0), ended=done))
+    assert other.learner.counts.sum() == 10.0
+    store.close()
+
+
 def test_columns_and_places_agree():
     assert [COLUMNS[i] for i in (ledger.FIRST, ledger.SET, ledger.BEFORE, ledger.UNSEEN)] == [
         "first_submit",

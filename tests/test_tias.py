@@ -392,6 +392,74 @@ def test_without_a_deadline_time_alone_changes_nothing(waited, ran, gpus):
     assert level(waited) == level(0.0)
 
 
+def flagged(jobs, **columns):
+    """The same RankInput with columns replaced."""
+    n = len(jobs)
+    kept = {k: getattr(jobs, k) for k in jobs.__dataclass_fields__}
+    return type(jobs)(**{**kept, **{k: np.broadcast_to(v, n).copy() for k, v in columns.items()}})
+
+
+class TestLateClaims:
+    """A deadline that came during the run does not better the level: else it would make any job immune."""
+
+    def levels(self, name, late, **columns):
+        jobs = rank_input(first_submit=NOW - DAY, executed=DAY, running=True, **columns)
+        return Tias(preset(name)).rank(NOW, flagged(jobs, late=late), PRIOR)
+
+    @pytest.mark.parametrize("name", PRESETS)
+    def test_an_hour_to_go(self, name):
+        columns = {"gpus": 8, "deadline": NOW + HOUR}
+        assert self.levels(name, False, **columns).level[0] < 7
+        r = self.levels(name, True, **columns)
+        assert r.level.tolist() == [7]  # as without: 8 GPUs for a day, queue 3
+        assert r.site_order.tolist() == [True]
+
+    def test_one_that_lowers_counts(self):
+        assert self.levels("jct-first", True, gpus=8, deadline=NOW + 30 * DAY).level.tolist() == [10]
+        assert self.levels("jct-first", True, gpus=8, deadline=NOW - 1.0).level.tolist() == [11]
+
+    @settings(max_examples=100, deadline=None)
+    @given(
+        name=st.sampled_from(sorted(PRESETS)),
+        window=st.floats(HOUR, 60 * DAY),
+        part=st.floats(0, 1.2),
+        gpus=st.sampled_from([1, 8, 64]),
+    )
+    def test_never_better_than_without(self, name, window, part, gpus):
+        ran = part * window
+        job = {"gpus": gpus, "first_submit": NOW - ran, "executed": ran, "running": True}
+        policy = Tias(preset(name))
+        late = policy.rank(NOW, flagged(rank_input(**job, deadline=NOW - ran + window), late=True), PRIOR)
+        assert late.level[0] >= policy.rank(NOW, rank_input(**job), PRIOR).level[0]
+
+
+class TestSizeHint:
+    def rank(self, limits, hint="time-limit"):
+        jobs = flagged(rank_input(gpus=[8] * len(limits), first_submit=NOW), time_limit=limits)
+        return Tias(preset("jct-first", size_hint=hint)).rank(NOW, jobs, PRIOR)
+
+    def test_a_third_of_the_limit_counts_as_size(self):
+        # 8 GPUs x 1 h / 3 = 9,600 GPU-s; 8 x 24 h / 3 = 230,400: queue 2
+        r = self.rank([HOUR, 24 * HOUR])
+        assert r.level.tolist() == [1, 5]
+        assert r.urgency.tolist() == [8 * HOUR, 8 * 24 * HOUR]
+
+    def test_no_limit_is_the_largest_and_no_way_to_the_top(self):
+        r = self.rank([np.inf, 24 * HOUR])
+        assert r.level.tolist() == [9, 5]
+        assert np.isfinite(r.urgency).all()
+
+    def test_a_limit_that_is_not_known_tells_nothing(self):
+        r = self.rank([np.nan])
+        assert r.level.tolist() == [1]
+        assert r.site_order.tolist() == [True]
+
+    def test_without_the_setting_limits_do_not_matter(self):
+        r = self.rank([np.inf, HOUR, np.nan], "none")
+        assert r.level.tolist() == [1, 1, 1]
+        assert r.site_order.all()
+
+
 def test_no_jobs_at_all():
     r = Tias(preset("balanced")).rank(NOW, rank_input(gpus=[]), PRIOR)
     assert len(r.level) == len(r.urgency) == len(r.site_order) == 0
