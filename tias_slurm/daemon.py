@@ -223,6 +223,9 @@ class Daemon:
             line(
                 f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds)
             )
+        for job_id, why in self.controller.ledger.newly_unaccepted():
+            self.cluster.refused_claims[why] += 1
+            self._log.info("claim not taken", job=job_id, reason=why)
         if self.cluster.refused_claims:
             self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
             self.cluster.refused_claims.clear()
