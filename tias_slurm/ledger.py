@@ -3,80 +3,53 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 
 from tias_slurm.claim_life import REASONS, TAKEN, Claim, follow
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
+from tias_slurm.ledger_table import (
+    ACCEPTED,
+    ATTAINED,
+    BEFORE,
+    BLOCKED_AT,
+    CLAIM,
+    COLUMNS,
+    COUNTS,
+    FALLEN,
+    FIRST,
+    FOUND,
+    FRONT,
+    KEPT,
+    LATE,
+    LOST,
+    NICE,
+    PREEMPTED_AT,
+    REDONE,
+    REFUSED,
+    REQUEUED_AT,
+    REQUEUES,
+    RESTARTS,
+    RUN_TIME,
+    SET,
+    SINCE,
+    SLOT,
+    SUBMIT,
+    UNKNOWN,
+    UNSEEN,
+    WARNED_AT,
+    WARNED_FOR,
+)  # fmt: skip
+from tias_slurm.ledger_table import Store as Store
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner
 from tias_slurm.quota import Buckets, Settings, covered
 from tias_slurm.requeue_log import RequeueLog
 
-# columns of the ledger's table
-COLUMNS = (
-    "first_submit",
-    "submit",  # as last seen: a change without a restart means that the id was used again
-    "kept",  # useful seconds of earlier runs
-    "attained",  # GPU-seconds of earlier runs
-    "run_time",  # of the current run, when last seen
-    "restarts",
-    "requeues",  # by us
-    "found",  # the lever's value before we came: the user's own
-    "nice",  # the user's own nice, which the priority lever wipes
-    "set",  # the value that we last sent; NaN: none
-    "before",  # the value that stood there when we sent it
-    "refused",  # when Slurm last refused a write of ours; NaN: never
-    "unseen",  # 1: the job had runs that we did not see and nobody has told us of
-    "claim",  # the deadline accepted last; NaN: none, or withdrawn
-    "accepted",  # how often a deadline was accepted
-    "lost",  # 1: a claim was withdrawn or moved once it was hopeless or overdue
-    "fallen",  # 1: the claim was hopeless or overdue at the last look
-    "counts",  # 0: the claim does not count, its account is over its quota; decided when the job starts
-    "slot",  # 1: holds a long slot
-    "front",  # 1: stands in front of all levels, or started from there
-    "late",  # 1: runs, and the claim was made or moved during this run
-    "since",  # when this spell of waiting began, moved on by what it was not able to start
-    "blocked_at",  # since when it waits for more than nodes and its turn; NaN: it does not
-    "requeued_at",  # when we last requeued it; NaN: never, likewise below
-    "preempted_at",  # when we last requeued others for it
-    "warned_at",  # when we last warned it of a requeue
-    "warned_for",  # when we last warned others for it
-    "redone",  # seconds of work that our requeues have cost it
-)
-(
-    FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
-    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT, REQUEUED_AT, PREEMPTED_AT,
-    WARNED_AT, WARNED_FOR, REDONE,
-) = range(len(COLUMNS))  # fmt: skip
-# columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
-UNKNOWN = (
-    "set", "before", "refused", "claim", "since", "blocked_at", "requeued_at", "preempted_at", "warned_at",
-    "warned_for",
-)  # fmt: skip
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0
-
-
-class Store(Protocol):
-    """Where a ledger survives the daemon. See store.SqliteStore."""
-
-    def load(self) -> tuple[Ints, Floats, Floats]:
-        """Ids (n,), ascending; the table (n, columns); what was learned (see Learner.counts)."""
-
-    def save(self, ids: Ints, table: Floats, gone: Ints, learned: Floats | None) -> None:
-        """Keep changed rows, note which jobs are gone, and what was learned if that changed."""
-
-    def recall(self, ids: Ints) -> tuple[Ints, Floats]:
-        """Those of the ids that are gone, ascending, and their rows as they were last kept."""
-
-    def get(self, name: str) -> str | None:
-        """A text kept under a name; None: none."""
-
-    def put(self, name: str, value: str) -> None:
-        """Keep a text under a name."""
 
 
 class Intended(NamedTuple):
@@ -101,8 +74,8 @@ class Ledger:
         told_at_submit: bool = False,
     ) -> None:
         """`max_changes`: how often a job may change its deadline. `quota`: of GPU time under deadlines, by
-        account; None: none. `told_at_submit`: claims were there when
-        the jobs were submitted, however late we look, as in a history."""
+        account; None: none. `told_at_submit`: claims were there when the jobs were submitted, however late we
+        look, as in a history."""
         self._max_changes, self._told_at_submit = max_changes, told_at_submit
         # whether claims are taken, codes of claim_life.REASONS, rows of the last snapshot
         self.unaccepted: Ints = np.zeros(0, dtype=np.int64)

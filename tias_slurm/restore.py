@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tias_slurm.jobs import Floats
-from tias_slurm.ledger import BEFORE, FOUND, NICE, SET, SUBMIT
+from tias_slurm.ledger_table import BEFORE, FOUND, NICE, SET, SUBMIT
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
 from tias_slurm.store import Entry, SqliteStore
 

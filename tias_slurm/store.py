@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm import ledger
+from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.policy.learning import Learner
@@ -21,7 +21,7 @@ SCHEMA = 2
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 _MARK = 0x54494153
 _AT_ONCE = 500  # ids in one query
-_NAMES = [f'"{name}"' for name in ledger.COLUMNS]
+_NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in _NAMES)},
     gone REAL) STRICT;
@@ -101,10 +101,10 @@ class SqliteStore:
     def _widen(self) -> None:
         """Add the columns that an older ledger lacks."""
         here = {row[1] for row in self._db.execute("PRAGMA table_info(job)")}
-        for name in ledger.COLUMNS:
+        for name in ledger_table.COLUMNS:
             if name not in here:
                 self._db.execute(f'ALTER TABLE job ADD COLUMN "{name}" REAL')
-                if name not in ledger.UNKNOWN:
+                if name not in ledger_table.UNKNOWN:
                     value = 1.0 if name == "counts" else 0.0
                     self._db.execute(f'UPDATE job SET "{name}" = ?', (value,))  # noqa: S608
 
@@ -241,8 +241,8 @@ class SqliteStore:
         return [Entry(*row) for row in found]
 
     def memory(self, job_id: int) -> dict[str, float | None] | None:
-        """What is kept of one job, by ledger.COLUMNS, and when it was `gone`; None: nothing."""
-        names = (*ledger.COLUMNS, "gone")
+        """What is kept of one job, by ledger_table.COLUMNS, and when it was `gone`; None: nothing."""
+        names = (*ledger_table.COLUMNS, "gone")
         rows = self._rows(
             f"SELECT {', '.join(_NAMES)}, gone FROM job WHERE job_id = ?",  # noqa: S608
             (job_id,),
@@ -287,4 +287,4 @@ def _columns(rows: Sequence[Any]) -> tuple[Ints, Floats]:
     """Ids (n,) and the ledger's columns (n, columns) of rows as SQLite gives them."""
     ids = np.array([r[0] for r in rows], dtype=np.int64)
     table = np.array([[np.nan if v is None else v for v in r[1:]] for r in rows], dtype=np.float64)
-    return ids, table.reshape(len(ids), len(ledger.COLUMNS))
+    return ids, table.reshape(len(ids), len(ledger_table.COLUMNS))

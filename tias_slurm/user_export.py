@@ -15,7 +15,7 @@ import struct
 
 import numpy as np
 
-from tias_slurm import ledger
+from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.policy.learning import Learner
@@ -53,7 +53,7 @@ def export(directory: str, users: tuple[str, ...], user: Ints, ids: Ints, table:
                 row = [None if v != v else v for v in table[r].tolist()]
                 jobs.setdefault(uid, []).append([int(ids[r]), *row])
         for uid, rows in jobs.items():
-            document = {"version": VERSION, "columns": ledger.COLUMNS, "jobs": rows}
+            document = {"version": VERSION, "columns": ledger_table.COLUMNS, "jobs": rows}
             _leave(os.path.join(directory, str(uid)), json.dumps(document), uid)
     except OSError as error:
         raise InputError(
@@ -99,14 +99,14 @@ class UserStore:
         try:
             with open(self._path, encoding="ascii", errors="replace") as file:
                 document = json.loads(file.read(_MOST_BYTES))
-            if document["version"] != VERSION or tuple(document["columns"]) != ledger.COLUMNS:
+            if document["version"] != VERSION or tuple(document["columns"]) != ledger_table.COLUMNS:
                 raise ValueError("made by another version of tias-slurm")
             rows = sorted(document["jobs"])
             self._ids = np.array([row[0] for row in rows], dtype=np.int64)
             values = [[np.nan if v is None else float(v) for v in row[1:]] for row in rows]
-            self._table = np.array(values, dtype=np.float64).reshape(len(rows), len(ledger.COLUMNS))
+            self._table = np.array(values, dtype=np.float64).reshape(len(rows), len(ledger_table.COLUMNS))
         except FileNotFoundError:
-            self._ids, self._table = np.empty(0, dtype=np.int64), np.empty((0, len(ledger.COLUMNS)))
+            self._ids, self._table = np.empty(0, dtype=np.int64), np.empty((0, len(ledger_table.COLUMNS)))
         except (OSError, ValueError, TypeError, KeyError, IndexError) as error:
             raise InputError(
                 f"{printable(self._path, 300)}: cannot be used: {error}; ask your site"
@@ -118,7 +118,7 @@ class UserStore:
 
     def recall(self, ids: Ints) -> tuple[Ints, Floats]:
         """See ledger.Store."""
-        return np.empty(0, dtype=np.int64), np.empty((0, len(ledger.COLUMNS)))
+        return np.empty(0, dtype=np.int64), np.empty((0, len(ledger_table.COLUMNS)))
 
     def save(self, *_: object) -> None:
         """Keep nothing."""
