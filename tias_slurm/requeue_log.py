@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable
 
 HOUR_S = 3600.0
@@ -13,25 +13,26 @@ class RequeueLog:
     """The requeues of the last hour: at most one entry a cycle and user, so that it stays small."""
 
     def __init__(self) -> None:
-        self._log: list[tuple[float, Counter[str]]] = []
+        self._log: deque[tuple[float, Counter[str]]] = deque()
+        self._spent: Counter[str] = Counter()  # the sum of the log
 
     def add(self, now: float, users: Iterable[str]) -> None:
-        """Jobs of these users, one name each, are requeued at `now` (epoch s)."""
-        self._log = [one for one in self._log if now - one[0] < HOUR_S]
+        """Jobs of these users, one name each, are requeued at `now` (epoch s), which never goes back."""
         self._log.append((now, Counter(users)))
+        self._spent.update(self._log[-1][1])
 
     def take_back(self, users: Iterable[str]) -> None:
         """Jobs of these users were not requeued after all, of those added last."""
         if self._log:
-            self._log[-1][1].subtract(users)
+            spared = Counter(users)
+            self._log[-1][1].subtract(spared)
+            self._spent.subtract(spared)
 
     def last_hour(self, now: float) -> Counter[str]:
         """How many jobs of each user were requeued less than an hour before `now`."""
-        spent: Counter[str] = Counter()
-        for time, users in self._log:
-            if now - time < HOUR_S:
-                spent.update(users)
-        return spent
+        while self._log and now - self._log[0][0] >= HOUR_S:
+            self._spent -= self._log.popleft()[1]
+        return self._spent
 
     def dumps(self) -> str:
         """As text, to be kept over restarts."""
@@ -40,6 +41,7 @@ class RequeueLog:
     def loads(self, text: str) -> None:
         """Take up what was kept; "" or what cannot be read: nothing."""
         try:
-            self._log = [(float(time), Counter(users)) for time, users in json.loads(text or "[]")]
+            self._log = deque((float(time), Counter(users)) for time, users in json.loads(text or "[]"))
         except (ValueError, TypeError):
-            self._log = []
+            self._log = deque()
+        self._spent = sum((users for _, users in self._log), Counter())

@@ -258,6 +258,7 @@ class VirtualCluster:
             costs=np.array([costs.restart_s, costs.requeue_delay_s]),
         )
         self._looked_at_changes = -1
+        self._holds = False  # whether a job was ever held
         self._next: float | None = None
         self._unseen: list[Ints] = []
         if site is not None:
@@ -331,7 +332,10 @@ class VirtualCluster:
         weight, time_limit, eligible, user, account = self._facts
         status = s.status[a]
         running = status == e.RUNNING
-        held = s.lever[a] == np.inf
+        lever, can_start = s.lever[a] * self._sign, (status == e.WAITING) & ~np.isnan(s.work[a])
+        if self._holds:
+            held = np.isinf(lever)
+            lever[held], can_start[held] = HELD, False
         jobs = JobTable(
             job_id=a,
             state=np.where(running, RUNS, PENDING),
@@ -342,8 +346,8 @@ class VirtualCluster:
             restarts=s.restarts[a],
             requeueable=consent,
             checkpoint=checkpoint,
-            lever=np.where(held, HELD, s.lever[a] * self._sign),
-            can_start=(status == e.WAITING) & ~np.isnan(s.work[a]) & ~held,
+            lever=lever,
+            can_start=can_start,
             writable=writable & ~running,
             nice=nice,
             array_id=array_id,
@@ -389,7 +393,8 @@ class VirtualCluster:
         if len(plan.write):
             # an explicit priority of 0: the engine starts nobody with an endless lever
             s.lever[ids[plan.write]] = np.where(plan.new == HELD, np.inf, plan.new * self._sign)
-            let_go = bool((plan.old == HELD).any())
+            self._holds |= bool((plan.new == HELD).any())
+            let_go = self._holds and bool((plan.old == HELD).any())
             self._sort_queue()
         if len(plan.victims) or let_go:
             for row in plan.victims:
