@@ -13,6 +13,7 @@ from tias_slurm.planner import Planner
 from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.live import Adapter, RawTable, SiteFacts
 from tias_slurm.slurm.live_cluster import LiveCluster, Told
+from tias_slurm.slurm_preempts import SlurmPreempts
 
 
 class LiveCycle:
@@ -46,7 +47,8 @@ class LiveCycle:
             told=told,
             ignored=partial(_ignored, config.daemon.state_dir),
         )
-        planner = Planner(self.lever, assemble.limits(config, requeue=config.requeue.mode == "on"))
+        kind = SlurmPreempts if config.requeue.mode == "slurm" else Planner
+        planner = kind(self.lever, assemble.limits(config, requeue=config.requeue.mode == "on"))
         self.controller = Controller(self.cluster, self.ledger, self.policy, planner, record, past)
 
 
