@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,10 +32,11 @@ def actions(
     snapshot: Snapshot,
     ranking: Ranking,
     plan: Plan,
+    warning: Callable[[int], tuple[str, float]],
 ) -> list[Action]:
     """Writes, then warnings, then requeues, as LiveCluster.apply numbers them.
 
-    `rows`: row in the raw table of each job of the snapshot.
+    `rows`: row in the raw table of each job of the snapshot. `warning`: see LiveCluster.
     """
     ids, now = snapshot.jobs.job_id, snapshot.now
 
@@ -47,8 +49,9 @@ def actions(
         said = {"job": name(r), "field": kind, "old": int(old), "new": int(new), "reason": why}
         made.append(Action("write", Entry(now, int(ids[r]), kind, old, new, why), said))
     for r in plan.warn.tolist():
-        why = f"to be requeued in {config.requeue.grace_s:g} s"
-        said = {"job": name(r), "signal": config.requeue.signal, "reason": why}
+        sent, seconds = warning(int(ids[r]))
+        why = f"to be requeued in {seconds:g} s"
+        said = {"job": name(r), "signal": sent, "reason": why}
         made.append(Action("warn", Entry(now, int(ids[r]), "warn", None, None, why), said))
     for r, other in zip(plan.victims.tolist(), plan.beneficiaries.tolist(), strict=True):
         why = f"level {ranking.level[r]}, for job {name(other)}: {policy.reason(ranking, other)}"

@@ -109,6 +109,10 @@ class Daemon:
         )
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
+        if self.config.planner.long_share is not None:
+            raise InputError(
+                "[planner] long_share: no job is held on a running Slurm yet, only in a dry run; leave it out"
+            )
         self._check_preemption()
         self._check_lever()
         self.backfill = Backfill(c.rpc_timeout_s)
@@ -324,7 +328,9 @@ class Daemon:
         raw, observed = self.cluster.raw, self.cluster.observed
         if raw is None or observed is None:
             return
-        self._actions = audit.actions(self.config, self.policy, raw, observed.rows, snapshot, ranking, plan)
+        self._actions = audit.actions(
+            self.config, self.policy, raw, observed.rows, snapshot, ranking, plan, self.cluster.warning
+        )
         self._numbers = self.store.record([action.entry for action in self._actions])
         for action in self._actions:
             self._log.info(action.event if self.cluster.enforce else f"would {action.event}", **action.said)

@@ -166,6 +166,8 @@ class Snapshot:
     occupancy: Occupancy
     users: tuple[str, ...]
     accounts: tuple[str, ...]
+    # (n,) seconds that each job is warned before a requeue; None: all as the limits say
+    grace: Floats | None = None
 
     @property
     def capacity(self) -> float:

@@ -150,9 +150,10 @@ class Planner:
         saved = np.where(jobs.checkpoint > 0, jobs.run_time % np.maximum(jobs.checkpoint, 1.0), jobs.run_time)
         loss = (saved + limits.restart_s) * jobs.gpus
         warned = np.zeros(len(jobs), dtype=np.bool_)
-        if limits.grace_s > 0.0:
+        grace = np.full(len(jobs), limits.grace_s) if snapshot.grace is None else snapshot.grace
+        if (grace > 0.0).any():
             since = now - history.warned_at
-            warned = (since <= limits.grace_s + WARNING_LASTS_S) & (since <= jobs.run_time)
+            warned = (since <= grace + WARNING_LASTS_S) & (since <= jobs.run_time)
             # so that the choice stands while the grace runs
             loss = np.where(warned, 0.0, loss)
         # None: all of them
@@ -169,12 +170,13 @@ class Planner:
             front=ranking.front,
             budget=self._budget(snapshot, history),
         )
-        if limits.grace_s <= 0.0 or not len(victims):
+        wait = grace[victims]
+        if not (wait > 0.0).any():
             return Requeues(victims, wanted_by, _NOBODY, _NOBODY)
-        due = warned[victims] & (now - history.warned_at[victims] >= limits.grace_s)
+        due = (wait <= 0.0) | (warned[victims] & (now - history.warned_at[victims] >= wait))
         go = ~np.isin(wanted_by, wanted_by[~due])
         # nobody has others warned again and again while those that he has wait out their grace
-        warn = ~warned[victims] & ~(now - history.warned_for[wanted_by] < limits.cooldown_s)
+        warn = ~warned[victims] & (wait > 0.0) & ~(now - history.warned_for[wanted_by] < limits.cooldown_s)
         return Requeues(victims[go], wanted_by[go], victims[warn], wanted_by[warn])
 
     def _budget(self, snapshot: Snapshot, history: History) -> Budget | None:

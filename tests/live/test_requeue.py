@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -281,10 +280,17 @@ def test_a_signal_reaches_the_batch_script_alone(site: Site) -> None:
         adapter.close()
 
 
-def test_a_warning_and_its_grace(site: Site) -> None:
-    requeues_on(site, grace_s=4, signal="USR1")
+@pytest.mark.parametrize(
+    ("settings", "comment"),
+    [
+        pytest.param({"grace_s": 4, "signal": "USR1"}, YES, id="the site"),
+        pytest.param({}, f"{YES} requeue_signal=USR1@4s", id="the owner"),
+    ],
+)
+def test_a_warning_and_its_grace(site: Site, settings: dict[str, object], comment: str) -> None:
+    requeues_on(site, **settings)
     told: Path = site.home / "told"
-    victim = on(site, "n1", YES, script=f"trap 'touch {told}' USR1; while true; do sleep 0.2; done")
+    victim = on(site, "n1", comment, script=f"trap 'touch {told}' USR1; while true; do sleep 0.2; done")
     job = urgent(site, "-w", "n1")
     old_enough(victim)
     done = site.once()
@@ -298,4 +304,3 @@ def test_a_warning_and_its_grace(site: Site) -> None:
     wait_for(lambda: state(job) == "RUNNING")
     assert restarts(victim) == 1
     assert not told.exists()
-    assert os.path.exists(site.home)

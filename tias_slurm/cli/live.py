@@ -92,7 +92,8 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
         )
     rows.sort(key=lambda row: (row["level"], row["job"]))
     barred, unsure = dict(seen.observed.barred), dict(seen.observed.unsure)
-    todo = actions(settings, seen.cycle.policy, seen.raw, seen.observed.rows, snapshot, ranking, made)
+    warning, at_raw = seen.cycle.cluster.warning, seen.observed.rows
+    todo = actions(settings, seen.cycle.policy, seen.raw, at_raw, snapshot, ranking, made, warning)
     requeues = [action.said for action in todo if action.event == "requeue"]
     if as_json:
         said = {"writes": rows, "requeues": requeues, "not_writable": barred, "no_requeue_for": unsure}

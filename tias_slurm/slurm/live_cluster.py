@@ -18,8 +18,8 @@ from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
-from tias_slurm.slurm.live import Adapter, AdapterError, Field, RawNodes, RawTable, WriteResult
-from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
+from tias_slurm.slurm.live import Adapter, AdapterError, Field, RawTable, WriteResult
+from tias_slurm.slurm.live_look import NodeLook
 from tias_slurm.slurm.live_requeue import (
     ENDED,
     Look,
@@ -32,8 +32,6 @@ from tias_slurm.slurm.live_requeue import (
 )
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
-# looks after which the nodes are asked for anew where only their number is needed
-NODES_EVERY = 10
 # told of each action: its number, what became of it; numbers count the plan's writes, then its warnings, then
 # its victims
 Told = Callable[[int, WriteResult], None]
@@ -51,7 +49,9 @@ class _Said(NamedTuple):
     deadline: float  # NaN: none, likewise below
     consent: int  # -1: unsaid
     checkpoint_s: float
+    warning_s: float
     refusals: tuple[Refusal, ...]
+    signal: str  # that it wants to be warned by; "": unsaid
 
 
 class LiveCluster:
@@ -98,8 +98,7 @@ class LiveCluster:
         self._seen_ended: frozenset[int] | None = None
         self.watch = Watch(config.requeue.cooldown_s)
         self.watched: list[Watched] = []  # of the last look
-        self._looks = 0
-        self._nodes: RawNodes | None = None
+        self._nodes = NodeLook(adapter, config.requeue)
 
     # -- the port
 
@@ -121,7 +120,10 @@ class LiveCluster:
         ended = e.take(news)
         self._forget_sent(snapshot)
         self.raw, self.observed = raw, observed
-        observed.snapshot = self._place(replace(snapshot, ended=ended), observed)
+        vain = self.watch.hopeless(snapshot.jobs.job_id)
+        placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain)
+        observed.unsure = placed.unsure
+        observed.snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy)
         self.watched = self.watch.look(observed.snapshot, raw)
         return observed.snapshot
 
@@ -176,11 +178,11 @@ class LiveCluster:
 
     def _warn(self, snapshot: Snapshot, plan: Plan, first: int) -> None:
         """Send the signal; `first`: the number of the first warning, see Told."""
-        name = self.config.requeue.signal
         for number, row in enumerate(plan.warn.tolist(), first):
+            job = int(snapshot.jobs.job_id[row])
             result = WriteResult("ok", "dry run") if not self.enforce else self._silent()
             if result is None:
-                result = self._paced(partial(self.adapter.signal, int(snapshot.jobs.job_id[row]), name))
+                result = self._paced(partial(self.adapter.signal, job, self.warning(job)[0]))
             self._tell(number, result)
 
     def _requeue(self, snapshot: Snapshot, plan: Plan, failed: set[int], first: int) -> list[int]:
@@ -259,33 +261,6 @@ class LiveCluster:
         if self._told is not None:
             self._told(number, result)
 
-    def _place(self, snapshot: Snapshot, observed: Observed) -> Snapshot:
-        """The snapshot with its nodes: in full where a requeue is possible, else how many there are."""
-        jobs, settings = snapshot.jobs, self.config.requeue
-        waits = (jobs.state == PENDING) & jobs.can_start
-        ripe = jobs.requeueable & (jobs.run_time >= settings.min_run_s)
-        wanted = settings.mode == "on" and bool(waits.any()) and bool(ripe.any())
-        self._looks += 1
-        raw, rows = self.raw, observed.rows
-        if not wanted or raw is None:
-            if self._nodes is None or self._looks % NODES_EVERY == 0:
-                self._nodes = self.adapter.nodes()
-            return replace(snapshot, occupancy=of_nodes(self._nodes, len(jobs)))
-        requests = self.adapter.requests()
-        wide = bool((raw.nodes[rows[ripe]] > 1).any())
-        shares = self.adapter.shares() if wide else {}
-        # last: what has ended meanwhile then shows as free, and is noticed
-        self._nodes = self.adapter.nodes()
-        placed = occupancy(raw, rows, jobs, self._nodes, requests, shares, self.adapter.reservations())
-        certain = placed.occupancy.certain
-        if certain is not None:
-            vain = self.watch.hopeless(jobs.job_id) & certain
-            if vain.any():
-                placed.unsure["did not start, with others requeued for it"] = int(vain.sum())
-                placed = Placed(replace(placed.occupancy, certain=certain & ~vain), placed.unsure)
-        observed.unsure = placed.unsure
-        return replace(snapshot, occupancy=placed.occupancy)
-
     # -- what it is made of
 
     def _times(self, job: int, value: float) -> int:
@@ -363,7 +338,7 @@ class LiveCluster:
     def _read_claims(self, raw: RawTable) -> Claims:
         """Deadline, consent and checkpoint of every job; it is read again only when something has changed."""
         n = len(raw)
-        deadline, checkpoint = np.full(n, np.nan), np.full(n, np.nan)
+        deadline, checkpoint, warning = (np.full(n, np.nan) for _ in range(3))
         consent = np.full(n, -1, dtype=np.int64)
         search = self._keys.search
         talking = [i for i, text in enumerate(raw.comment) if text and search(text)]
@@ -377,13 +352,21 @@ class LiveCluster:
             if old is None or old[0] != basis:
                 old = basis, self._read(raw, i, first)
             known[job] = old
-            deadline[i], consent[i], checkpoint[i] = old[1][:3]
+            deadline[i], consent[i], checkpoint[i], warning[i] = old[1][:4]
         self._claims = known
-        return Claims(deadline, consent, checkpoint)
+        return Claims(deadline, consent, checkpoint, warning)
 
     def refusals(self, job: int) -> tuple[Refusal, ...]:
         """What is not taken of the job's comment, at the last look."""
         return self._claims[job][1].refusals if job in self._claims else ()
+
+    def warning(self, job: int) -> tuple[str, float]:
+        """The signal by which a job is warned of a requeue, and how long before, s: its own wish or the
+        site's."""
+        said = self._claims[job][1] if job in self._claims else None
+        if said is None or not said.signal:
+            return self.config.requeue.signal, self.config.requeue.grace_s
+        return said.signal, said.warning_s
 
     def refused_now(self) -> Counter[str]:
         """Jobs that waited or ran at the last look, by what is not taken of their comments."""
@@ -413,7 +396,8 @@ class LiveCluster:
         self.refused_claims.update(refusal.code for refusal in refusals)
         consent = -1 if claim.requeue is None else int(claim.requeue)
         checkpoint = np.nan if claim.checkpoint_s is None else claim.checkpoint_s
-        return _Said(due, consent, checkpoint, tuple(refusals))
+        name, seconds = claim.warning or ("", np.nan)
+        return _Said(due, consent, checkpoint, seconds, tuple(refusals), name)
 
 
 def job_names(raw: RawTable, rows: Sequence[int]) -> list[str]:

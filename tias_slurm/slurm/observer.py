@@ -43,6 +43,7 @@ class Claims:
     deadline: Floats  # NaN: none admitted
     consent: Ints  # 1 yes, 0 no, -1 unsaid
     checkpoint: Floats  # seconds; NaN: unsaid
+    warning: Floats | None = None  # seconds before a requeue; NaN: unsaid; None: nobody says so
 
 
 @dataclass
@@ -117,6 +118,7 @@ def observe(
     consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
     nice = np.where(raw.nice[rows] == NICE_UNKNOWN, 0, raw.nice[rows]).astype(np.float64)
     value = nice if lever is None else lever[rows]
+    usual = config.requeue.grace_s
     users: dict[str, int] = {}
     accounts: dict[str, int] = {}
     user, account = _codes(raw.user, rows, users), _codes(raw.account, rows, accounts)
@@ -153,6 +155,7 @@ def observe(
             occupancy=of_nodes(NO_NODES, len(rows)),
             users=tuple(users),
             accounts=tuple(accounts),
+            grace=None if claims.warning is None else np.nan_to_num(claims.warning[rows], nan=usual),
         ),
         rows,
         barred,

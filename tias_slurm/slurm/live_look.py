@@ -1,0 +1,46 @@
+"""When the nodes of a running Slurm are asked for, and what else a requeue has to know."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tias_slurm.config import Requeue
+from tias_slurm.jobs import PENDING, Bools, Ints, JobTable
+from tias_slurm.slurm.live import Adapter, RawNodes, RawTable
+from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
+
+# looks after which the nodes are asked for anew where only their number is needed
+NODES_EVERY = 10
+
+
+class NodeLook:
+    """Asks no more than it must: all of it only where somebody waits and somebody may be requeued."""
+
+    def __init__(self, adapter: Adapter, settings: Requeue) -> None:
+        self._adapter, self._settings = adapter, settings
+        self._looks = 0
+        self._nodes: RawNodes | None = None
+
+    def look(self, raw: RawTable, rows: Ints, jobs: JobTable, vain: Bools) -> Placed:
+        """The nodes for the `jobs` of a snapshot, `rows`: where these are in the raw table.
+
+        `vain`, shape (n,): jobs for which others were requeued in vain. Raises AdapterError.
+        """
+        self._looks += 1
+        waits = (jobs.state == PENDING) & jobs.can_start
+        ripe = jobs.requeueable & (jobs.run_time >= self._settings.min_run_s)
+        if self._settings.mode != "on" or not waits.any() or not ripe.any():
+            if self._nodes is None or self._looks % NODES_EVERY == 0:
+                self._nodes = self._adapter.nodes()
+            return Placed(of_nodes(self._nodes, len(jobs)))
+        requests = self._adapter.requests()
+        wide = bool((raw.nodes[rows[ripe]] > 1).any())
+        shares = self._adapter.shares() if wide else {}
+        # last: what has ended meanwhile then shows as free, and is noticed
+        self._nodes = self._adapter.nodes()
+        placed = occupancy(raw, rows, jobs, self._nodes, requests, shares, self._adapter.reservations())
+        certain = placed.occupancy.certain
+        if certain is not None and (certain & vain).any():
+            placed.unsure["did not start, with others requeued for it"] = int((certain & vain).sum())
+            return replace(placed, occupancy=replace(placed.occupancy, certain=certain & ~vain))
+        return placed
