@@ -2,12 +2,13 @@
 
 import numpy as np
 import pytest
-from worlds import DAY, HOUR, history, job_table, occupancy, ranking, replay, snapshot
+from worlds import DAY, HOUR, history, job_table, occupancy, plan, ranking, replay, snapshot
 
 from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import PENDING, RUNNING
+from tias_slurm.ledger import Ledger
 from tias_slurm.levers import HELD, ExactLever, NiceLever, PriorityLever
 from tias_slurm.planner import Limits, Planner
 from tias_slurm.slurm.node_set import make
@@ -363,6 +364,19 @@ class TestHoldsInReplay:
 
     def test_with_requeues_too(self):
         assert np.isfinite(self.outcome(0.5, "on").end).all()
+
+
+def test_time_under_a_hold_of_ours_counts_as_waiting():
+    ledger = Ledger()
+    given = {"state": PENDING, "submit": 1000.0, "since": 1000.0}
+    ledger.remember(snapshot(1000.0, job_table(2, **given)))
+    ledger.intend(snapshot(1000.0, job_table(2, **given)), plan(write=(0,), new=(HELD,)))
+    held = job_table(2, **given, lever=HELD, can_start=False)
+    known = ledger.remember(snapshot(5000.0, held))
+    assert known.able.tolist() == [True, False]
+    # the other one is held by a person since the last look
+    assert known.since.tolist() == [1000.0, 1000.0]
+    assert ledger.remember(snapshot(9000.0, held)).since.tolist() == [1000.0, 5000.0]
 
 
 @pytest.mark.parametrize("kind", ["nice", "site_factor"])

@@ -42,6 +42,7 @@ from tias_slurm.ledger_table import (
     WARNED_FOR,
 )  # fmt: skip
 from tias_slurm.ledger_table import Store as Store
+from tias_slurm.levers import HELD
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner
@@ -296,7 +297,9 @@ class Ledger:
         or a person made it wait is not counted."""
         t, jobs, now = self._table, snapshot.jobs, snapshot.now
         waits = jobs.state == PENDING
-        able = jobs.can_start & ~self.overridden(snapshot) & ~self.refused
+        # what we hold ourselves waits for its turn
+        by_us = (jobs.lever == HELD) & (t[:, SET] == HELD)
+        able = (jobs.can_start | by_us) & ~self.overridden(snapshot) & ~self.refused
         begins = np.isnan(t[:, SINCE])
         t[:, SINCE] = np.fmax(t[:, SINCE], jobs.since)
         blocked = np.isfinite(t[:, BLOCKED_AT])
