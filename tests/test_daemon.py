@@ -14,10 +14,11 @@ import structlog
 from raw_queue import FACTS, NOW, Scripted, queue, waiting
 
 from tias_slurm import daemon as module
-from tias_slurm.daemon import Daemon, ledger_path, take_lock
+from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import FOUND, SET
 from tias_slurm.slurm.live import AdapterError
+from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import SqliteStore
 
 

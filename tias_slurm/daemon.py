@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import threading
@@ -14,7 +13,7 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import audit, hands, status, user_export
+from tias_slurm import audit, hands, start, status, user_export
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
@@ -24,12 +23,11 @@ from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.backfill import Backfill
-from tias_slurm.slurm.checks_preempt import problems
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
 from tias_slurm.slurm.live_requeue import outcome
-from tias_slurm.slurm.probes import look_at_qos, mode_in_file
+from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import LedgerError, SqliteStore
 
 # after "no rights" nothing is written for so long, s
@@ -109,12 +107,8 @@ class Daemon:
         )
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
-        if self.config.planner.long_share is not None:
-            raise InputError(
-                "[planner] long_share: no job is held on a running Slurm yet, only in a dry run; leave it out"
-            )
-        self._check_preemption()
-        self._check_lever()
+        for what, do in start.check(self.config, self.facts, self.store):
+            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
         self.backfill = Backfill(c.rpc_timeout_s)
         self._assemble()
 
@@ -141,36 +135,6 @@ class Daemon:
                 source.copy_to(mine)
             finally:
                 source.close()
-
-    def _check_preemption(self) -> None:
-        """Slurm's own preemption cancels whom it cannot requeue: not without all that guards against it."""
-        if self.config.requeue.mode != "slurm":
-            return
-        limit = self.config.daemon.rpc_timeout_s
-        found = list(problems(self.config, self.facts, look_at_qos(limit), mode_in_file(limit)))
-        if found and self.config.daemon.mode == "enforce":
-            said = "; ".join(f"{what}: needs {do}" for what, do in found)
-            raise InputError(f'[requeue] mode = "slurm" cannot be used here: {said}')
-        for what, do in found:
-            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
-
-    def _check_lever(self) -> None:
-        """A ledger knows the values of one lever; another one needs the first to be undone."""
-        kind, known = self.config.lever.kind, self.store.get("lever")
-        if known is not None and known != kind and self.config.daemon.mode == "dry-run":
-            self.store.disown()  # these values were never sent
-        elif known is not None and known != kind:
-            raise InputError(
-                f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
-                f'before setting [lever] kind = "{kind}"'
-            )
-        multifactor = self.facts.priority_type == "priority/multifactor"
-        if kind == "site_factor" and (not multifactor or self.facts.site_factor_plugin not in ("", "(null)")):
-            raise InputError(
-                'lever "site_factor" needs PriorityType=priority/multifactor and no '
-                'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
-            )
-        self.store.put("lever", kind)
 
     def _assemble(self) -> None:
         c = self.config
@@ -444,33 +408,3 @@ class Daemon:
 def _value(config: Config, key: str) -> object:
     section, name = key.split(".")
     return getattr(getattr(config, section), name)
-
-
-def ledger_path(config: Config, mode: str | None = None) -> str:
-    """The ledger of a mode (None: the configured one): would-be values are kept apart from real ones."""
-    enforce = (mode or config.daemon.mode) == "enforce"
-    name = "ledger.sqlite" if enforce else "ledger-dry-run.sqlite"
-    return os.path.join(config.daemon.state_dir, name)
-
-
-def take_lock(path: str) -> IO[str]:
-    """Hold the one lock of this state directory, for as long as the file stays open. Raises InputError."""
-    try:
-        file = open(path, "a+", encoding="ascii")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
-    for _ in range(3):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError:
-            time.sleep(0.05)  # `status` may be looking at it
-    else:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
-    return file

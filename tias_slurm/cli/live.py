@@ -16,11 +16,12 @@ from tias_slurm.audit import actions
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.look import adapter_of, look
 from tias_slurm.config import load_config
-from tias_slurm.daemon import Daemon, ledger_path, take_lock
+from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError, printable
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
 from tias_slurm.slurm.live_cluster import job_names
+from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import SqliteStore
 
 ModeOption = Annotated[

@@ -9,7 +9,6 @@ import numpy as np
 
 from tias_slurm.config import Config
 from tias_slurm.controller import Seen
-from tias_slurm.daemon import ledger_path
 from tias_slurm.jobs import Bools, Snapshot
 from tias_slurm.live_cycle import LiveCycle
 from tias_slurm.planner import Plan
@@ -17,6 +16,7 @@ from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, RawTable
 from tias_slurm.slurm.observer import Observed
+from tias_slurm.start import ledger_path
 from tias_slurm.store import SqliteStore
 from tias_slurm.user_export import UserStore
 

@@ -100,8 +100,8 @@ def gather(settings: Config) -> dict[str, Any]:
 
 def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, Any]:
     """What the ledger of a mode tells: budgets, requeues, what was learned."""
-    from tias_slurm.daemon import ledger_path
     from tias_slurm.policy.learning import Learner
+    from tias_slurm.start import ledger_path
     from tias_slurm.store import SqliteStore
 
     path = ledger_path(settings, mode)

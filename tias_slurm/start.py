@@ -1,0 +1,87 @@
+"""What has to be so before a daemon starts: a directory of its own, settings that fit Slurm and ledger."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from typing import IO
+
+from tias_slurm.config import Config
+from tias_slurm.errors import InputError
+from tias_slurm.slurm.checks_preempt import problems
+from tias_slurm.slurm.live import SiteFacts
+from tias_slurm.slurm.probes import look_at_qos, mode_in_file
+from tias_slurm.store import SqliteStore
+
+
+def check(config: Config, facts: SiteFacts, store: SqliteStore) -> list[tuple[str, str]]:
+    """What would be refused in enforcement, and what to do; the rest of it raises InputError."""
+    if config.planner.long_share is not None:
+        raise InputError(
+            "[planner] long_share: no job is held on a running Slurm yet, only in a dry run; leave it out"
+        )
+    found = _preemption(config, facts)
+    _lever(config, facts, store)
+    return found
+
+
+def _preemption(config: Config, facts: SiteFacts) -> list[tuple[str, str]]:
+    """Slurm's own preemption cancels whom it cannot requeue: not without all that guards against it."""
+    if config.requeue.mode != "slurm":
+        return []
+    limit = config.daemon.rpc_timeout_s
+    found = list(problems(config, facts, look_at_qos(limit), mode_in_file(limit)))
+    if found and config.daemon.mode == "enforce":
+        said = "; ".join(f"{what}: needs {do}" for what, do in found)
+        raise InputError(f'[requeue] mode = "slurm" cannot be used here: {said}')
+    return found
+
+
+def _lever(config: Config, facts: SiteFacts, store: SqliteStore) -> None:
+    """A ledger knows the values of one lever; another one needs the first to be undone."""
+    kind, known = config.lever.kind, store.get("lever")
+    if known is not None and known != kind and config.daemon.mode == "dry-run":
+        store.disown()  # these values were never sent
+    elif known is not None and known != kind:
+        raise InputError(
+            f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
+            f'before setting [lever] kind = "{kind}"'
+        )
+    multifactor = facts.priority_type == "priority/multifactor"
+    if kind == "site_factor" and (not multifactor or facts.site_factor_plugin not in ("", "(null)")):
+        raise InputError(
+            'lever "site_factor" needs PriorityType=priority/multifactor and no '
+            'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
+        )
+    store.put("lever", kind)
+
+
+def ledger_path(config: Config, mode: str | None = None) -> str:
+    """The ledger of a mode (None: the configured one): would-be values are kept apart from real ones."""
+    enforce = (mode or config.daemon.mode) == "enforce"
+    name = "ledger.sqlite" if enforce else "ledger-dry-run.sqlite"
+    return os.path.join(config.daemon.state_dir, name)
+
+
+def take_lock(path: str) -> IO[str]:
+    """Hold the one lock of this state directory, for as long as the file stays open. Raises InputError."""
+    try:
+        file = open(path, "a+", encoding="ascii")  # noqa: SIM115
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
+    for _ in range(3):
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except OSError:
+            time.sleep(0.05)  # `status` may be looking at it
+    else:
+        file.seek(0)
+        holder = file.read().strip() or "unknown"
+        file.close()
+        raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+    return file
