@@ -118,7 +118,7 @@ class LeaseFile:
         return lease
 
     def take(self, knowledge: Knowledge | None) -> bool:
-        """Take a free lease; False: it is not. `knowledge`: of the ledger that we would keep; None: a new one.
+        """Take a free lease; False: it is not. `knowledge`: of the ledger that we would keep; None: new.
 
         Raises InputError if we must not: what the last leader wrote is not in our ledger, or the file cannot
         be used."""
