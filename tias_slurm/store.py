@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sqlite3
 import time
 from collections.abc import Iterator, Sequence
@@ -15,12 +16,14 @@ import numpy as np
 from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
+from tias_slurm.leadership import Knowledge
 from tias_slurm.policy.learning import Learner
 
 SCHEMA = 2
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 _MARK = 0x54494153
 _AT_ONCE = 500  # ids in one query
+_DEPOSED = "another tias-slurm leads by now; nothing more is kept or sent by this one"
 _NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in _NAMES)},
@@ -59,8 +62,10 @@ class SqliteStore:
     later LedgerError from any call.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, *, shared: bool | None = None) -> None:
+        """`shared`: whether daemons on several hosts keep it, one after another; None: as it is."""
         self.path = path
+        self._term: int | None = None
         name = printable(path, 300)
         try:
             # nobody else may read what users wrote
@@ -68,7 +73,7 @@ class SqliteStore:
             # the scheduler's thread cycles, one at a time; the main thread opens and closes
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
             try:
-                self._begin(name)
+                self._begin(name, shared)
             except BaseException:
                 self._db.close()
                 raise
@@ -78,7 +83,7 @@ class SqliteStore:
                 f"{name}: cannot be used as a ledger: {why}; move it away or set another [daemon] state_dir"
             ) from None
 
-    def _begin(self, name: str) -> None:
+    def _begin(self, name: str, shared: bool | None) -> None:
         """Look at the file before anything in it is changed, then make the tables that are missing."""
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         mark = int(self._db.execute("PRAGMA application_id").fetchone()[0])
@@ -87,7 +92,12 @@ class SqliteStore:
             raise sqlite3.DatabaseError("a database of something else")
         if version > SCHEMA:
             raise InputError(f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm")
-        self._db.execute("PRAGMA journal_mode=WAL")
+        if shared is not None or not tables:
+            # sqlite.org/wal.html: all who use a write-ahead log must be on one host
+            kind = "delete" if shared else "wal"
+            got = str(self._db.execute(f"PRAGMA journal_mode={kind}").fetchone()[0])
+            if shared and got != kind:
+                raise sqlite3.DatabaseError("it is in use; end whoever looks at it and try again")
         self._db.execute("PRAGMA synchronous=FULL")
         if version == SCHEMA:
             return
@@ -139,6 +149,7 @@ class SqliteStore:
         with self._errors():
             self._db.execute("BEGIN IMMEDIATE")
             try:
+                self._check_term()
                 yield
                 self._db.execute("COMMIT")
             except BaseException:
@@ -263,6 +274,37 @@ class SqliteStore:
         with self._transaction():
             self._db.execute("DELETE FROM job WHERE gone < ?", (before,))
             self._db.execute("DELETE FROM audit WHERE time < ?", (before,))
+
+    # -- several daemons, one after another
+
+    def lead(self, term: int) -> None:
+        """From now on keep what is done in this term, and nothing once there is a later one: then every call
+        that would change something raises LedgerError."""
+        with self._transaction():
+            if int(self.get("term") or 0) > term:
+                raise LedgerError(_DEPOSED)
+            self._db.execute("INSERT OR REPLACE INTO setting VALUES ('term', ?)", (str(term),))
+        self._term = term
+
+    def begin_burst(self) -> Knowledge:
+        """Count one burst of writes, before it is sent; what this ledger knows from then on."""
+        with self._transaction():
+            self._db.execute("INSERT OR IGNORE INTO setting VALUES ('id', ?)", (secrets.token_hex(8),))
+            self._db.execute(
+                "INSERT INTO setting VALUES ('sent', '1') ON CONFLICT (name) DO UPDATE SET value = value + 1"
+            )
+        return self.knowledge()
+
+    def knowledge(self) -> Knowledge:
+        """What this ledger knows of what was written."""
+        return Knowledge(self.get("id") or "", int(self.get("sent") or 0), int(self.get("term") or 0))
+
+    def _check_term(self) -> None:
+        if self._term is None:
+            return
+        found = self._db.execute("SELECT value FROM setting WHERE name = 'term'").fetchone()
+        if found is not None and int(found[0]) > self._term:
+            raise LedgerError(_DEPOSED)
 
     # -- single values
 
