@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 import structlog
-from raw_queue import FACTS, NOW, Scripted, queue, waiting
+from raw_queue import FACTS, NOW, Scripted, nodes, queue, running, waiting
+from test_live_nodes import EIGHT, asked
 
 from tias_slurm import daemon as module
+from tias_slurm import start
 from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import FOUND, SET
@@ -209,6 +211,102 @@ def test_outcomes_are_kept_when_the_cycle_breaks(desk):
     daemon.adapter.before_write = fail
     assert daemon.cycle().result == "no answer"
     assert [daemon.store.history(j)[0].result for j in (100, 101)] == ["ok", None]
+
+
+VICTIM = running(job_id=10, gpus=8, comment="requeue=yes", start=NOW - 5000, submit=NOW - 9000)
+URGENT = {"job_id": 20, "gpus": 8, "comment": "deadline=+3h", "reason": "Resources"}
+REQUEUE = '[requeue]\nmode = "on"'
+
+
+def full(desk, *queues, **script):
+    """A daemon of a cluster whose only node is full, and where a job asks for all of it."""
+    daemon = desk.daemon(*(queues or [queue(VICTIM, URGENT)]), **script)
+    daemon.adapter.place = nodes({"gpus_used": 8, "cpus_used": 1})
+    daemon.adapter.asked = {20: asked(**EIGHT)}
+    return daemon
+
+
+def test_a_requeue_is_in_the_audit_trail_before_it_is_sent(desk, monkeypatch):
+    desk.write(extra=REQUEUE)
+    daemon = full(desk)
+    stages = []
+    requeue = daemon.adapter.requeue
+
+    def look(job):
+        stages.append([(e.action, e.new, e.result) for e in daemon.store.history(job)])
+        return requeue(job)
+
+    monkeypatch.setattr(daemon.adapter, "requeue", look)
+    seen = daemon.cycle()
+    assert (seen.requeues, seen.writes, seen.failed) == (1, 1, 0)
+    assert stages == [[("requeue", 20.0, None)]]
+    assert [e.result for e in daemon.store.history(10)] == ["ok"]
+    [line] = desk.said("requeue")
+    assert (line["job"], line["beneficiary"], line["run_s"]) == ("10", "20", 5000)
+    assert "level 0: urgent" in line["reason"]
+    assert daemon.cycle().requeues == 0
+
+
+def test_a_pause_and_a_dry_run_requeue_nobody(desk):
+    desk.write(extra=REQUEUE)
+    daemon = full(desk)
+    (desk.state / "paused").touch()
+    assert daemon.cycle().requeues == 0
+    assert daemon.adapter.sent == []
+    daemon.close()
+    desk.write(extra=REQUEUE, mode="dry-run")
+    daemon = full(desk)
+    (desk.state / "paused").unlink()
+    seen = daemon.cycle()
+    assert (seen.requeues, seen.failed, daemon.adapter.sent) == (0, 0, [])
+    assert [line["job"] for line in desk.said("would requeue")] == ["10"]
+    assert not desk.said("requeue failed")
+
+
+def test_a_cycle_that_breaks_before_its_requeues_counts_none(desk):
+    desk.write(extra=REQUEUE)
+    daemon = full(desk)
+
+    def fail(job, field, value):
+        raise AdapterError("gone away", retry=True)
+
+    daemon.adapter.before_write = fail
+    assert daemon.cycle().result == "no answer"
+    assert daemon.controller.ledger.history().requeues.tolist() == [0, 0]
+
+
+def test_why_nobody_is_requeued_for_a_job_is_said(desk):
+    desk.write(extra=REQUEUE)
+    daemon = full(desk)
+    daemon.adapter.asked = {}
+    seen = daemon.cycle()
+    assert (seen.requeues, seen.no_requeue_for) == (0, {"its request was not seen": 1})
+
+
+def test_jobs_cannot_be_held_yet(desk):
+    desk.write(lever="priority", extra="[planner]\nlong_share = 0.5")
+    with pytest.raises(InputError, match="long_share"):
+        desk.daemon(waiting(1))
+
+
+def test_slurms_own_preemption_needs_its_guards(desk, monkeypatch):
+    monkeypatch.setattr(start, "look_at_qos", lambda _: None)
+    monkeypatch.setattr(start, "mode_in_file", lambda _: "")
+    mode = '[requeue]\nmode = "slurm"'
+    desk.write(lever="priority", extra=mode)
+    with pytest.raises(InputError, match="PreemptType=preempt/qos"):
+        desk.daemon(waiting(1))
+    desk.open[-1].close()
+    # a dry run says it and goes on
+    desk.write(lever="priority", extra=mode, mode="dry-run")
+    daemon = desk.daemon(waiting(1))
+    assert desk.said('requeue mode "slurm" would be refused')
+    # and no reload gets round that
+    desk.write(lever="priority", extra=REQUEUE, mode="dry-run")
+    daemon._on_reload()
+    daemon.cycle()
+    [line] = desk.said("reload refused")
+    assert line["keys"] == ["requeue.mode"]
 
 
 @pytest.mark.parametrize(

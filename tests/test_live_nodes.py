@@ -19,7 +19,7 @@ PLAIN = {
     "CoreSpec": "N/A", "MinTmpDisk": "0", "ReqSwitch": "0", "Licenses": "(null)", "Reservation": "(null)",
     "BurstBuffer": "(null)", "Network": "(null)",
 }  # fmt: skip
-EIGHT = {"tres-per-job": "gres/gpu:8"}
+EIGHT = {"tres_per_job": "gres/gpu:8"}
 
 
 def asked(**differs):

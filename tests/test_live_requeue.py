@@ -1,12 +1,11 @@
 """What becomes of the requeues of a plan, where Slurm, users or the clock get in between. tests/live has the
 real ones."""
 
-
 import numpy as np
 import pytest
 from raw_queue import NOW, config, nodes, queue, running
 from test_live_cluster import World
-from test_live_nodes import asked
+from test_live_nodes import EIGHT, asked
 
 from tias_slurm import assemble
 from tias_slurm.planner import Planner
@@ -26,7 +25,7 @@ class Requeueing(World):
         settings = settings or config(requeue={"mode": "on", "cooldown_s": 120.0})
         super().__init__(*queues, settings=settings, **more)
         self.adapter.place = place
-        self.adapter.asked = {20: asked(tres_per_job="gres/gpu:8")}
+        self.adapter.asked = {20: asked(**EIGHT)}
         lever = self.controller.planner.lever
         self.controller.planner = Planner(lever, assemble.limits(settings, requeue=True))
 
@@ -168,7 +167,7 @@ def test_in_a_dry_run_nothing_is_sent_and_nothing_counted():
 
 def test_a_job_whose_start_is_not_certain_has_nobody_requeued():
     world = Requeueing(both())
-    world.adapter.asked = {20: asked(tres_per_job="gres/gpu:8", Licenses="matlab:1")}
+    world.adapter.asked = {20: asked(**EIGHT, Licenses="matlab:1")}
     assert world.requeues() == []
     assert world.cluster.observed.unsure == {"asks for licences": 1}
 

@@ -107,4 +107,10 @@ class Controller:
         self.writes += len(plan.write)
         if self.record is not None:
             self.record(snapshot, ranking, plan)
-        self.ledger.applied(self.cluster.apply(snapshot, plan), snapshot.now)
+        try:
+            applied = self.cluster.apply(snapshot, plan)
+        except Exception:
+            # writes come first, and what fails there ends it: nobody was requeued
+            self.ledger.applied(Applied(np.empty(0, dtype=np.int64), plan.victims), snapshot.now)
+            raise
+        self.ledger.applied(applied, snapshot.now)
