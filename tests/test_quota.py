@@ -4,12 +4,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from worlds import HOUR, job_table, occupancy, snapshot
+from worlds import HOUR, job_table, occupancy, prepared, snapshot, workload
 
+from tias_slurm.assemble import quota_settings
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
 from tias_slurm.ledger import COUNTS, Ledger
 from tias_slurm.quota import RESERVE_S, Buckets, Settings, covered
+from tias_slurm.replay import simulate
+from tias_slurm.slurm.nodes import uniform
 from tias_slurm.store import SqliteStore
 
 CAPACITY = 100.0
@@ -172,9 +175,45 @@ def test_buckets_survive_a_restart(tmp_path):
     store.close()
 
 
-def test_the_settings():
-    from tias_slurm.assemble import quota_settings
+def test_in_a_trace_the_user_stands_for_the_account_and_a_quota_stops_a_cheat():
+    """A user who puts a deadline on all that he does has no more under it than his bucket gives."""
+    rows = [
+        {"submit": 300.0 * i, "work": 4 * HOUR, "gpus": 4, "user": "cheat", "deadline": 300.0 * i + 6 * HOUR}
+        for i in range(60)
+    ]
+    rows += [{"submit": 300.0 * i, "work": 2 * HOUR, "gpus": 4, "user": f"u{i % 3}"} for i in range(60)]
+    rows.sort(key=lambda r: r["submit"])
 
+    def counted(**deadlines):
+        config = Config.model_validate({"deadlines": deadlines})
+        run, wanted = prepared(workload(rows), uniform(32, 8), "tias@on", config)
+        cluster, controller = run.prepare(wanted)
+        under = 0.0
+        rank = controller.policy.rank
+
+        def watch(now, known, survival):
+            nonlocal under
+            ranking = rank(now, known, survival)
+            live = known.running & np.isfinite(known.deadline) & ~ranking.fallen
+            under += 60.0 * known.gpus[live].sum()
+            return ranking
+
+        controller.policy.rank = watch
+        simulate.run(cluster, controller, 60.0)
+        assert np.isfinite(cluster.state.end).all()
+        return under, controller.ledger.buckets, cluster.now
+
+    free, buckets, _ = counted()
+    assert buckets is None
+    held, buckets, end = counted(quota_rate=0.5, quota_burst_s=1800.0)
+    # the bucket fills at half of the cluster at the most, when nobody else is there
+    most = 0.5 * 32 * (1800.0 + end) + buckets.used.get("cheat", 0.0)
+    assert held <= most
+    assert held < 0.2 * free
+    assert set(buckets.used) <= {"cheat"}
+
+
+def test_the_settings():
     assert quota_settings(Config()) is None
     config = Config.model_validate({"deadlines": {"quota_rate": 0.7, "quota_shares": {"lab": 0.5}}})
     assert quota_settings(config) == Settings(0.7, 259_200.0, {"lab": 0.5})

@@ -90,7 +90,9 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
     count, node_gpus, node_cpus, node_mem, room, fits = resolved[shape].T
     first = np.concatenate([[0], np.cumsum(room[row])])
     user, users = pd.factorize(jobs["user"])
-    account, accounts = pd.factorize(jobs.get("account", jobs["user"]))
+    named = jobs.get("account", jobs["user"])
+    # without accounts a user stands for one
+    account, accounts = pd.factorize(named.where(named != "", jobs["user"]))
     # without a column of states all jobs are taken to end well
     completed = np.broadcast_to(np.asarray(jobs.get("state", "COMPLETED") == "COMPLETED"), n)
 
