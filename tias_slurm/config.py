@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import functools
+import ipaddress
 import itertools
 import os
 import signal
@@ -21,6 +22,7 @@ from pydantic import model_validator as check
 from pydantic_core import ErrorDetails
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.leadership import timing
 
 DEFAULT_PATH = "/etc/tias-slurm/config.toml"
 COMMAND_LINE = "command line"
@@ -57,6 +59,19 @@ def _comment_key(value: object) -> object:
 def _signal_name(value: object) -> object:
     if isinstance(value, str) and f"SIG{value}" not in signal.Signals.__members__:
         raise ValueError("is no signal that this machine knows (write TERM, USR1, ...)")
+    return value
+
+
+def _address(value: object) -> object:
+    if isinstance(value, str) and value:
+        host, colon, port = value.rpartition(":")
+        try:
+            ipaddress.ip_address(host.strip("[]"))
+            good = bool(colon) and (":" in host) == host.startswith("[") and 0 <= int(port) < 2**16
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError("must be an IP address and a port (127.0.0.1:9418, [::1]:9418)")
     return value
 
 
@@ -228,6 +243,10 @@ class Daemon(Section):
         "",
         description="where users find what explain needs of the ledger, each of their own jobs; empty: none",
     )
+    lease_path: str = Field(
+        "",
+        description="a file that the daemons of all controllers see, so that one acts; empty: only one",
+    )
     log_format: Literal["json", "console"] = Field("json", description="form of the log on standard error")
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="least level logged")
 
@@ -318,6 +337,23 @@ class Planner(Section):
     )
 
 
+class Metrics(Section):
+    """What Prometheus is shown."""
+
+    listen: Annotated[str, BeforeValidator(_address)] = Field(
+        "", description="ADDRESS:PORT of /metrics, /readyz and /healthz, as 127.0.0.1:9418; empty: none"
+    )
+    textfile: str = Field(
+        "", description="a file for the textfile collector of node_exporter, ending in .prom; empty: none"
+    )
+
+    @property
+    def address(self) -> tuple[str, int] | None:
+        """Where to listen: address and port; None: nowhere."""
+        host, _, port = self.listen.rpartition(":")
+        return (host.strip("[]"), int(port)) if self.listen else None
+
+
 class Replay(Section):
     """What the dry run assumes of the jobs and of the site's Slurm."""
 
@@ -343,6 +379,7 @@ class Config(Section):
     lever: Lever = Lever()  # type: ignore[call-arg]
     requeue: Requeue = Requeue()  # type: ignore[call-arg]
     planner: Planner = Planner()  # type: ignore[call-arg]
+    metrics: Metrics = Metrics()  # type: ignore[call-arg]
     replay: Replay = Replay()  # type: ignore[call-arg]
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -419,6 +456,11 @@ def load_config(path: str | None = None, overrides: Mapping[str, object] | None 
     except ValidationError as error:
         lines = [_line(e, origins, source) for e in error.errors(include_url=False)]
         raise ConfigError("\n".join(lines)) from None
+    if config.daemon.lease_path:
+        try:
+            timing(config.cycle.interval_s, config.daemon.rpc_timeout_s)
+        except InputError as error:
+            raise ConfigError(f"{printable(source, 300)}: {error}") from None
     config._origins.update(origins)
     return config
 

@@ -65,6 +65,9 @@ class Controller:
         self.held_back = 0  # writes that the last cycle left for the next
         self.seen: Seen | None = None  # by the last cycle; None: nothing waited
         self.only_looks = False  # a cycle ends with its plan
+        self.step: Callable[[str], None] = lambda _: (
+            None
+        )  # told of each step as it begins; "": the last ended
         self._snapshot: Snapshot | None = None
 
     def standing(self) -> tuple[Snapshot, RankInput, Ranking]:
@@ -81,15 +84,25 @@ class Controller:
 
     def cycle(self) -> None:
         """Do what one poll asks for."""
+        try:
+            self._cycle()
+        finally:
+            self.step("")
+
+    def _cycle(self) -> None:
+        self.step("observe")
         self.held_back, self.seen = 0, None
         self._snapshot = snapshot = self.cluster.observe()
+        self.step("remember")
         known = self.ledger.remember(snapshot)
         if self.past is not None and self.past(snapshot):
             known = self.ledger.view(snapshot)
         if self.planner.waiting_only and not np.any(snapshot.jobs.state == PENDING):
             return
+        self.step("rank")
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         self.ledger.note(ranking)
+        self.step("plan")
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
         plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         if len(plan.write):
@@ -103,6 +116,7 @@ class Controller:
             return
         if not len(plan.write) and not len(plan.victims) and not len(plan.warn):
             return
+        self.step("apply")
         self.ledger.intend(snapshot, plan)
         self.writes += len(plan.write)
         if self.record is not None:

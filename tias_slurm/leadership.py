@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
-from tias_slurm.config import Config
 from tias_slurm.errors import InputError, printable
 
 VERSION = 1  # of the file
@@ -69,17 +68,20 @@ class Knowledge:
     term: int = 0  # the last in which it was led
 
 
-def timing(config: Config) -> Timing:
-    """How long leases hold with these settings. Taken within two intervals, so that the new leader's first
-    cycle ends within three. Raises InputError if the settings leave no room for that."""
-    hold, margin = config.cycle.interval_s, CALLS_PER_WRITE * config.daemon.rpc_timeout_s
-    if margin > hold:
+def timing(interval_s: float, rpc_timeout_s: float) -> Timing:
+    """How long leases hold: taken within two intervals, so that a new leader acts within three.
+
+    Raises InputError if the settings leave no room for that.
+    """
+    margin = CALLS_PER_WRITE * rpc_timeout_s
+    if margin > interval_s:
         raise InputError(
-            f"daemon.lease_path needs [daemon] rpc_timeout_s of at most {hold / CALLS_PER_WRITE:g}, half of "
-            f"[cycle] interval_s: a write under way must end before another daemon may take over; it is "
-            f"{config.daemon.rpc_timeout_s:g}"
+            f"daemon.lease_path needs a daemon.rpc_timeout_s of at most half of cycle.interval_s, here "
+            f"{interval_s / CALLS_PER_WRITE:g}: a write under way must end before another daemon takes over; "
+            f"got {rpc_timeout_s:g}"
         )
-    return Timing(hold, hold + max(margin, 0.5 * hold) * 1.01)
+    # clocks may run apart by 1 %
+    return Timing(interval_s, interval_s + 1.01 * max(margin, 0.5 * interval_s))
 
 
 def clock() -> float:

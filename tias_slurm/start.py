@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -74,7 +75,12 @@ def take_lock(path: str) -> IO[str]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break
-        except OSError:
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                file.close()
+                raise InputError(
+                    f"{path}: cannot be locked: {error.strerror}; is this file system mounted without locks?"
+                ) from None
             time.sleep(0.05)  # `status` may be looking at it
     else:
         file.seek(0)
