@@ -397,3 +397,14 @@ def test_the_settings_reach_the_planner():
     limits = assemble.limits(config, requeue=True)
     assert (limits.cooldown_s, limits.max_per_hour, limits.max_per_user_per_hour) == (1.0, 2, 3)
     assert (limits.grace_s, limits.long_share, limits.long_window_s) == (4.0, 0.8, 5.0)
+
+
+@pytest.mark.parametrize("value", [-1.0, 0.0, 1.0, -2_147_483_645.0])
+def test_no_value_of_a_field_is_a_hold(value):
+    assert value != HELD
+    ledger = Ledger()
+    waits = {"state": PENDING, "submit": 1000.0, "since": 1000.0}
+    ledger.remember(snapshot(1000.0, job_table(1, **waits)))
+    ledger.intend(snapshot(1000.0, job_table(1, **waits)), plan(write=(0,), new=(value,)))
+    stuck = job_table(1, **waits, lever=value, can_start=False)
+    assert ledger.remember(snapshot(5000.0, stuck)).able.tolist() == [False]

@@ -15,8 +15,9 @@ NICE_MAX = 2_147_483_645
 URGENCY_BITS = 32
 # explicit priorities start here: far above what multifactor gives, far below what Slurm can hold
 PRIORITY_BASE = 1_000_000_000
-# the value of a job that we hold, written as priority 0: not the 0 of one without an explicit priority
-HELD = -1.0
+# the value of a job that we hold, written as priority 0: not the 0 of one without an explicit priority, and
+# one that no field can have
+HELD = -(2.0**31)
 
 
 class Lever(Protocol):
