@@ -35,7 +35,16 @@ def waiting(site: Site, *words: str, gpus: int = 8, script: str = "sleep 900", u
 def urgent(site: Site, *words: str, gpus: int = 8, user: str = "bob") -> int:
     """A waiting job with a deadline that is near; it waits for nodes by the time this returns."""
     job = waiting(site, f"--comment={URGENT}", *words, gpus=gpus, user=user)
-    wait_for(lambda: reason_of(job) in ("Resources", "Priority"))
+    reasons: list[str] = []
+
+    def waits() -> bool:
+        reasons.append(reason_of(job))
+        return reasons[-1] in ("Resources", "Priority")
+
+    try:
+        wait_for(waits, 60)
+    except AssertionError:
+        raise AssertionError(f"job {job} {state(job)}: {sorted(set(reasons))}") from None
     return job
 
 

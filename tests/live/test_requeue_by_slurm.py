@@ -22,8 +22,8 @@ def preempting(*lines: str) -> Iterator[None]:
     """slurmctld with other preemption, which it takes up at a start only, and then as it was."""
     before = CONF.read_text()
     CONF.write_text(before + "".join(f"{line}\n" for line in lines))
-    restart()
     try:
+        restart()
         yield
     finally:
         CONF.write_text(before)
