@@ -8,17 +8,24 @@ import signal
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import audit, hands, start, status, user_export
+from tias_slurm import audit, hands, start, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
+from tias_slurm.cycle import Cycle
 from tias_slurm.errors import InputError
-from tias_slurm.jobs import PENDING, Snapshot
+from tias_slurm.jobs import Snapshot
+from tias_slurm.keeper import Guarded, Keeper
+from tias_slurm.leadership import this_host, timing
 from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.observe.show import Show
+from tias_slurm.observe.steps import StepClock
+from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
@@ -32,33 +39,16 @@ from tias_slurm.store import LedgerError, SqliteStore
 
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
+# the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
+CALLS_IN_ONE, SLACK_S = 4, 60.0
 # how often what is older than keep_days is dropped, s
 TIDY_S = 86_400.0
 # settings that are used up when the daemon starts
 FIXED = (
     "daemon.mode", "daemon.backend", "daemon.allow_version_mismatch", "daemon.state_dir",
-    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "lever.kind",
+    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "daemon.lease_path", "lever.kind",
+    "metrics.listen",
 )  # fmt: skip
-
-
-@dataclass
-class Cycle:
-    """What one cycle saw and did."""
-
-    result: str  # "ok", "no answer", "stale"
-    jobs: int = 0
-    waiting: int = 0
-    writes: int = 0
-    failed: int = 0
-    held_back: int = 0  # writes that the budget, a pause or missing rights left for later
-    refused: int = 0  # jobs of which Slurm refused a write
-    overridden: int = 0  # jobs whose value a person has changed
-    requeues: int = 0
-    paused: bool = False
-    no_requeue_for: dict[str, int] = field(default_factory=dict)  # waiting jobs, by why that is not certain
-    barred: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    message: str = ""
 
 
 class Daemon:
@@ -85,7 +75,15 @@ class Daemon:
         self._tidied = -TIDY_S
         self._busy = threading.Lock()
         self._past_problem = ""
-        self._standing: dict[str, Any] = {"started": round(time.time(), 3), "queue": None, "last_ok": None}
+        self._notifier = Notifier()
+        self._pulse = Pulse()
+        self._show = Show(log, self._notifier, self._pulse)
+        self._watchdog = Watchdog(self._notifier, self._pulse, self._stuck)
+        self._clock = StepClock()
+        self._keeper: Keeper | None = None  # None: this daemon is the only one
+        self._term = 0  # in which the ledger is open; 0: it is not
+        self._standby_said = ""
+        self._hold_fire = False
 
     # -- set-up
 
@@ -98,49 +96,76 @@ class Daemon:
             raise InputError(
                 f"{state}: cannot be made: {error.strerror}; set [daemon] state_dir to a directory of ours"
             ) from None
-        self._lock = take_lock(os.path.join(state, "lock"))
         c = self.config.daemon
-        self._seed()
-        self.store = SqliteStore(ledger_path(self.config))
+        self._lock = take_lock(status.lock_path(state, this_host() if c.lease_path else ""))
+        if not c.lease_path:
+            self._open_ledger()
         self.adapter, why = choose(
             c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
         )
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
-        for what, do in start.check(self.config, self.facts, self.store):
-            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
-        self.backfill = Backfill(c.rpc_timeout_s)
-        self._assemble()
+        if c.lease_path:
+            self._keeper = start.keeper(
+                self.config, self.facts.state_save_location, self._pulse, self._busy, self._log, self._wake
+            )
+        else:
+            self._take_over()
+        self._show.open(self.config, self.adapter.name, self.facts, self._keeper)
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Let go of everything; the lease last, when nothing of ours can be under way."""
+        self._show.close()
         for part in ("adapter", "store"):
             if hasattr(self, part):
                 getattr(self, part).close()
+        if self._keeper is not None:
+            self._keeper.stop()
         if self._lock is not None:
             self._lock.close()
 
-    def _seed(self) -> None:
-        """A dry run after an enforcing daemon begins with what that one knew.
+    def lead(self) -> None:
+        """For a single cycle: have the lease, where there is one. Raises InputError if another has it."""
+        if self._keeper is not None:
+            self._keeper.insist()
 
-        Else the values that were set would pass for the users' own.
-        """
-        mine = ledger_path(self.config)
-        real = ledger_path(self.config, "enforce")
-        if mine == real or not os.path.exists(real):
-            return
-        if not os.path.exists(mine) or os.path.getmtime(mine) < os.path.getmtime(real):
-            source = SqliteStore(real)
+    def _open_ledger(self) -> None:
+        start.seed(self.config)
+        self.store = SqliteStore(ledger_path(self.config), shared=bool(self.config.daemon.lease_path))
+
+    def _take_over(self, term: int = 0) -> None:
+        """Read the ledger as it is now and put the cycle together."""
+        if term:
+            self._open_ledger()
+            self._term = term
+            self.store.lead(term)
+        for what, do in start.check(self.config, self.facts, self.store):
+            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
+        self.backfill = Backfill(self.config.daemon.rpc_timeout_s)
+        self._assemble()
+
+    def _leads(self) -> bool:
+        """Whether this daemon acts; it then knows the ledger as the one before left it. Raises InputError."""
+        keeper = self._keeper
+        if keeper is None:
+            return True
+        term = keeper.lease.term if keeper.leads else 0
+        if self._term not in (0, term):
+            self.store.close()
+            self._term = 0
+        if term and not self._term:
             try:
-                source.copy_to(mine)
-            finally:
-                source.close()
+                self._take_over(term)
+            except InputError as error:
+                keeper.resign(str(error))
+                raise
+        return bool(term)
 
     def _assemble(self) -> None:
         c = self.config
         made = LiveCycle(
             c,
-            self.adapter,
+            Guarded(self.adapter, self._may_ask, self._may_send),
             self.facts,
             self.store,
             enforce=c.daemon.mode == "enforce",
@@ -151,15 +176,43 @@ class Daemon:
         if not made.lever.strict:
             self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
         self.policy, self.cluster, self.controller = made.policy, made.cluster, made.controller
+        self._made, self.controller.step = made, self._clock.step
+
+    def _may_ask(self) -> str:
+        """Why Slurm is not asked; "": it is. A sign of life, too: a call is at most a few of Slurm's own."""
+        c = self.config.daemon
+        self._pulse.beat(CALLS_IN_ONE * c.rpc_timeout_s + 1.0 / c.writes_per_second + SLACK_S)
+        return "the daemon ends" if self._stop else ""
+
+    def _may_send(self) -> str:
+        return "" if self._keeper is None or self._keeper.leads else "this daemon no longer leads"
 
     # -- one cycle
 
     def cycle(self) -> Cycle:
         """One pass. Never raises for what Slurm does or says. LedgerError if the ledger cannot be kept:
         nothing more is sent then."""
-        began = time.monotonic()
-        if self._reload:
-            self._apply_reload()
+        with self._busy:
+            if self._reload:
+                self._apply_reload()
+            seen = self._one_cycle() if self._leads() else self._stand_by()
+        c = self.config
+        self._pulse.beat(
+            c.cycle.interval_s + c.daemon.jitter_s + CALLS_IN_ONE * c.daemon.rpc_timeout_s + SLACK_S
+        )
+        return seen
+
+    def _stand_by(self) -> Cycle:
+        """Another daemon acts: show that we are there."""
+        why = self._keeper.why if self._keeper is not None else ""
+        if why != self._standby_said:
+            self._log.info("stands by", why=why)
+        self._standby_said = why
+        self._show.standby(self.config, why)
+        return Cycle("standby", message=why)
+
+    def _one_cycle(self) -> Cycle:
+        began, self._standby_said = time.monotonic(), ""
         if self._no_rights_until and time.monotonic() > self._no_rights_until:
             self.cluster.no_rights, self._no_rights_until = "", 0.0
         paused = self.paused()
@@ -169,7 +222,8 @@ class Daemon:
         allowed = 0 if silent else self.config.planner.max_writes_per_cycle
         requeue = self.config.requeue.mode == "on" and not silent
         self.controller.planner.limits = replace(limits, max_writes=allowed, requeue=requeue)
-        self._outcomes, self._actions, self._requeued = [], [], 0
+        self._outcomes, self._actions, self._requeued, self._hold_fire = [], [], 0, False
+        self._clock.begin()
         try:
             self.controller.cycle()
             seen = Cycle("ok")
@@ -183,9 +237,9 @@ class Daemon:
         seen.seconds = round(time.monotonic() - began, 4)
         if seen.result != "ok":
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
-            self._leave(seen)
+            self._show.cycle(self.config, self._made, seen, self._clock.seconds)
             return seen
-        self._fill(seen)
+        seen.fill(self._made, self._outcomes, self._actions, self._requeued)
         for job in self.cluster.watched:
             line = self._log.warning if job.result == "still waits" else self._log.info
             line(
@@ -196,9 +250,10 @@ class Daemon:
             self._log.info("claim not taken", job=job_id, reason=why)
         if self.cluster.refused_claims:
             self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
+            self._show.refused_claims(dict(self.cluster.refused_claims))
             self.cluster.refused_claims.clear()
         self._tidy()
-        self._leave(seen)
+        self._show.cycle(self.config, self._made, seen, self._clock.seconds)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen
 
@@ -214,65 +269,6 @@ class Daemon:
             self.store.forget(before)
             if self.cluster.raw is not None:
                 hands.forget_ignored(self.config.daemon.state_dir, self.cluster.raw, before)
-
-    def _leave(self, cycle: Cycle) -> None:
-        """Leave for `status` what it may ask for. A disk that is full ends no cycle."""
-        now, c = round(time.time(), 3), self.config
-        if cycle.result == "ok":
-            snapshot, known, ranking = self.controller.standing()
-            queue = status.queue_summary(snapshot, known, ranking, self.policy)
-            queue |= {
-                "overridden": cycle.overridden,
-                "refused_writes": cycle.refused,
-                "left_alone": cycle.barred,
-            }
-            queue["refused_claims"] = dict(self.cluster.refused_now())
-            self._standing |= {"queue": queue, "last_ok": now}
-        self._standing |= {
-            "time": now,
-            "pid": os.getpid(),
-            "mode": c.daemon.mode,
-            "interval_s": c.cycle.interval_s,
-            "backend": self.adapter.name,
-            "slurm": self.facts.version,
-            "preset": c.policy.preset,
-            "lever": c.lever.kind,
-            "strict": self.controller.planner.lever.strict,
-            "max_writes": c.planner.max_writes_per_cycle,
-            "no_rights": self.cluster.no_rights,
-            "cycle": vars(cycle),
-        }
-        try:
-            status.leave(c.daemon.state_dir, self._standing)
-            if c.daemon.user_export and cycle.result == "ok":
-                ids, table = self.controller.ledger.table
-                users = snapshot.jobs.user
-                user_export.export(c.daemon.user_export, snapshot.users, users, ids, table)
-        except InputError as error:
-            self._log.warning("status file", message=str(error))
-
-    def _fill(self, seen: Cycle) -> None:
-        observed = self.cluster.observed
-        if observed is None:
-            return
-        jobs = observed.snapshot.jobs
-        seen.jobs, seen.waiting = len(jobs), int((jobs.state == PENDING).sum())
-        ok = sum(result == "ok" for _, result, _ in self._outcomes)
-        seen.requeues = self._requeued
-        seen.writes = sum(
-            result == "ok" and action.event == "write"
-            for (_, result, _), action in zip(self._outcomes, self._actions, strict=False)
-        )
-        seen.failed = (
-            len(self._outcomes)
-            - ok
-            - sum(a.event == "requeue" for a in self._actions) * (not self.cluster.enforce)
-        )
-        seen.no_requeue_for = dict(observed.unsure)
-        seen.held_back = self.controller.held_back
-        seen.refused = int(self.controller.ledger.refused.sum())
-        seen.overridden = int(self.controller.ledger.overridden(observed.snapshot).sum())
-        seen.barred = dict(observed.barred)
 
     def _past(self, _: Snapshot) -> bool:
         raw, observed = self.cluster.raw, self.cluster.observed
@@ -296,13 +292,20 @@ class Daemon:
             self.config, self.policy, raw, observed.rows, snapshot, ranking, plan, self.cluster.warning
         )
         self._numbers = self.store.record([action.entry for action in self._actions])
+        if self.cluster.enforce:
+            known = self.store.begin_burst()
+            if self._keeper is not None and not self._keeper.about_to_send(known):
+                self._hold_fire = self.cluster.stop = True
         for action in self._actions:
             self._log.info(action.event if self.cluster.enforce else f"would {action.event}", **action.said)
 
     def _told(self, number: int, result: WriteResult) -> None:
         self._outcomes.append((self._numbers[number], result.result, result.message))
-        self.cluster.stop = self._stop or self.paused()  # at once, not at the end of a long cycle
+        # at once, not at the end of a long cycle
+        self.cluster.stop = self._stop or self._hold_fire or self.paused()
         action = self._actions[number]
+        became = outcome(result) if action.event == "requeue" else result.result
+        self._show.sent(action.event, self.config.lever.kind, became if self.cluster.enforce else "dry run")
         if action.event == "requeue" and outcome(result) == "done":
             self._requeued += 1
         if result.result == "no rights" and self._no_rights_until:
@@ -348,33 +351,62 @@ class Daemon:
         ):
             signal.signal(number, handler)
         self._log.info("started", mode=c.daemon.mode, interval_s=c.cycle.interval_s, lever=c.lever.kind)
+        self._watchdog.start()
+        if self._keeper is not None:
+            self._keeper.look()
+            self._keeper.start()
+        self._notifier.send("READY=1")
         self._guarded()
         if not self._stop:
             scheduler.start()
         with self._busy:  # a cycle that is still at work ends first
             self._log.info("stopped")
+        self._watchdog.stop()
 
     def _guarded(self) -> None:
+        message = ""
         try:
-            with self._busy:
-                if not self._stop:
-                    self.cycle()
+            if not self._stop:
+                self.cycle()
+            elif self._scheduler is not None and self._scheduler.running:
+                self._scheduler.shutdown(wait=False)  # the signal came just before it ran
         except LedgerError as error:
-            self._log.error("ledger", message=str(error))
+            message = str(error)
+            self._log.error("ledger", message=message)
         except InputError as error:
-            self._log.error("nothing was done", message=str(error))
-        except Exception:
+            message = str(error)
+            self._log.error("nothing was done", message=message)
+        except Exception as error:
             # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
+            message = f"internal error: {type(error).__name__}"
             self._log.exception("cycle failed")
+        if message:
+            self._show.failed(message)
+
+    def _stuck(self) -> None:
+        self._log.error(
+            "the cycle is stuck; systemd is no longer told that all is well, and ends this process"
+        )
 
     def _on_stop(self, *_: object) -> None:
         self._stop = True
-        self.cluster.stop = True
+        if hasattr(self, "cluster"):
+            self.cluster.stop = True
+        self._notifier.stopping(CALLS_IN_ONE * self.config.daemon.rpc_timeout_s + SLACK_S)
         if self._scheduler is not None and self._scheduler.running:
             self._scheduler.shutdown(wait=False)
 
     def _on_reload(self, *_: object) -> None:
+        self._notifier.reloading()
         self._reload = True
+        # not in here: the scheduler may be in the midst of what it would have to be told
+        threading.Thread(target=self._wake, daemon=True).start()
+
+    def _wake(self) -> None:
+        """Have the next cycle at once."""
+        if self._scheduler is not None and self._scheduler.running:
+            with contextlib.suppress(LookupError):
+                self._scheduler.modify_job("cycle", next_run_time=datetime.now(UTC))
 
     def _apply_reload(self) -> None:
         """All or nothing: a file that cannot be used leaves the settings as they were."""
@@ -383,6 +415,7 @@ class Daemon:
             fresh = load_config(self._path, self._overrides)
         except InputError as error:
             self._log.error("reload refused, the old settings hold", message=str(error))
+            self._show.reloaded(str(error))
             return
         fixed = [key for key in FIXED if _value(fresh, key) != _value(self.config, key)]
         modes = {fresh.requeue.mode, self.config.requeue.mode}
@@ -390,11 +423,16 @@ class Daemon:
             fixed.append("requeue.mode")
         if fixed:
             self._log.error("reload refused, the old settings hold: some need a restart", keys=fixed)
+            self._show.reloaded(f"a restart is needed for {', '.join(fixed)}")
             return
         self.config = fresh
         with contextlib.suppress(AdapterError):  # else what was known of the site goes on to hold
             self.facts = self.adapter.facts()
-        self._assemble()
+        if self._keeper is not None:
+            self._keeper.lease.timing = timing(fresh.cycle.interval_s, fresh.daemon.rpc_timeout_s)
+        if self._keeper is None or self._term:
+            self._assemble()
+        self._show.open(fresh, self.adapter.name, self.facts, self._keeper)
         if self._scheduler is not None:
             self._scheduler.reschedule_job(
                 "cycle",
@@ -402,6 +440,7 @@ class Daemon:
                 seconds=fresh.cycle.interval_s,
                 jitter=fresh.daemon.jitter_s or None,
             )
+        self._show.reloaded()
         self._log.info("reloaded")
 
 

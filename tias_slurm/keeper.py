@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 from tias_slurm.errors import InputError
-from tias_slurm.leadership import Knowledge, LeaseFile
+from tias_slurm.leadership import Knowledge, LeaseFile, clock
 from tias_slurm.observe.systemd import Pulse
 from tias_slurm.slurm.live import (
     Adapter,
@@ -33,21 +35,23 @@ class Keeper:
         in_charge: Callable[[], bool | None],
         knowledge: Callable[[], Knowledge | None],
         pulse: Pulse,
+        busy: threading.Lock,
         log: Any,
         gained: Callable[[], None] = lambda: None,
     ) -> None:
-        """`in_charge`: see slurm.in_charge. `knowledge`: of the ledger here; None: there is none. `gained` is
-        called, in the keeper's thread, when the lease was taken."""
+        """`in_charge`: see slurm.in_charge. `knowledge`: of the ledger here; None: there is none. `busy` is
+        held by a cycle at work, under which the lease is not given back. `gained` is called, in the keeper's
+        thread, when the lease was taken."""
         self.lease = lease
         self.why = "starting"  # why we do not lead
         self._in_charge, self._knowledge, self._pulse = in_charge, knowledge, pulse
-        self._log, self._gained = log, gained
+        self._busy, self._log, self._gained = busy, log, gained
         self._mutex = threading.RLock()
-        self._busy = threading.Lock()  # held by a cycle that leads
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._said = ""
         self._led = False
+        self._not_before = -math.inf  # we do not seek the lease, by leadership.clock
 
     @property
     def leads(self) -> bool:
@@ -71,20 +75,33 @@ class Keeper:
         with self._mutex:
             self.lease.give_back()
 
-    def cycle(self) -> threading.Lock:
-        """To be held by a cycle: the lease is not given back under it."""
-        return self._busy
-
     def resign(self, why: str) -> None:
-        """Lead no more, for now."""
+        """Lead no more, and leave it to another for as long as a lease lasts."""
         with self._mutex:
             self._lose(why)
+            self._say(why)
+            self._not_before = clock() + self.lease.timing.lasts_s
+
+    def insist(self) -> None:
+        """Lead, and go on renewing: for a command that an administrator starts while no daemon acts. It may
+        have to wait until the lease of one that died runs out. Raises InputError if another leads."""
+        first = None
+        while True:
+            self.look()
+            if self.leads:
+                break
+            seen = self.lease.seen
+            first = first or seen
+            if self.lease.free or seen != first:
+                raise InputError(f"{self.why}; this command needs the lease: stop the daemon that leads")
+            time.sleep(self.lease.timing.poll_s / 2)
+        self.start()
 
     def about_to_send(self, knowledge: Knowledge) -> bool:
         """Note in the lease what our ledger knows, before anything is sent; whether we still lead."""
         with self._mutex:
             try:
-                return self.lease.renew(knowledge)
+                return self.leads and self.lease.renew(knowledge)
             except InputError as error:
                 self._say(str(error))
                 return False
@@ -93,6 +110,8 @@ class Keeper:
         """Renew the lease, seek it, or let it go. Never raises."""
         charge = self._in_charge()
         with self._mutex:
+            if self._end.is_set():
+                return
             try:
                 self._look(charge)
             except InputError as error:
@@ -112,8 +131,11 @@ class Keeper:
             elif not self.lease.renew():
                 self._lose(f"{self.leader or 'somebody'} has taken the lease")
                 self.lease.term = 0
-            if not self.lease.held:
+            if not self.lease.held and self.lease.term:
                 self._let_go()
+            return
+        if clock() < self._not_before:
+            self.lease.look()
             return
         if charge is False:
             self.lease.look()

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import math
 import os
+import threading
 import time
-from typing import IO
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import IO, Any
 
+from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
+from tias_slurm.keeper import Keeper
+from tias_slurm.leadership import LeaseFile, this_host, timing
+from tias_slurm.observe.systemd import Pulse
 from tias_slurm.slurm.checks_preempt import problems
+from tias_slurm.slurm.in_charge import InCharge
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import look_at_qos, mode_in_file
-from tias_slurm.store import SqliteStore
+from tias_slurm.store import SqliteStore, known_to
 
 
 def check(config: Config, facts: SiteFacts, store: SqliteStore) -> list[tuple[str, str]]:
@@ -63,6 +73,60 @@ def ledger_path(config: Config, mode: str | None = None) -> str:
     enforce = (mode or config.daemon.mode) == "enforce"
     name = "ledger.sqlite" if enforce else "ledger-dry-run.sqlite"
     return os.path.join(config.daemon.state_dir, name)
+
+
+def seed(config: Config) -> None:
+    """A dry run after an enforcing daemon begins with what that one knew. Raises InputError.
+
+    Else the values that were set would pass for the users' own.
+    """
+    mine, real = ledger_path(config), ledger_path(config, "enforce")
+    if mine == real or not os.path.exists(real):
+        return
+    if not os.path.exists(mine) or os.path.getmtime(mine) < os.path.getmtime(real):
+        source = SqliteStore(real)
+        try:
+            source.copy_to(mine)
+        finally:
+            source.close()
+
+
+def keeper(
+    config: Config, state_save: str, pulse: Pulse, busy: threading.Lock, log: Any, gained: Callable[[], None]
+) -> Keeper:
+    """The keeper of the lease of these settings, see there. `state_save`: StateSaveLocation."""
+    lease = _lease(config)
+    asked = InCharge(lease.host, state_save, max(1.0, lease.timing.hold_s / 6))
+    return Keeper(lease, asked, partial(known_to, ledger_path(config)), pulse, busy, log, gained)
+
+
+def _lease(config: Config) -> LeaseFile:
+    c = config.daemon
+    return LeaseFile(
+        c.lease_path, timing(config.cycle.interval_s, c.rpc_timeout_s), enforce=c.mode == "enforce"
+    )
+
+
+@contextmanager
+def alone(config: Config, log: Any) -> Iterator[None]:
+    """No daemon works on this state directory meanwhile, on no host: for a command that writes. Raises
+    InputError if one does."""
+    c = config.daemon
+    lock = take_lock(status.lock_path(c.state_dir, this_host() if c.lease_path else ""))
+    try:
+        if not c.lease_path:
+            yield
+            return
+        known = partial(known_to, ledger_path(config))
+        # it does not matter which controller is in charge: the command asks the one that answers
+        holder = Keeper(_lease(config), lambda: None, known, Pulse(math.inf), threading.Lock(), log)
+        try:
+            holder.insist()
+            yield
+        finally:
+            holder.stop()
+    finally:
+        lock.close()
 
 
 def take_lock(path: str) -> IO[str]:

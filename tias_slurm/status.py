@@ -87,15 +87,24 @@ def _both(waits: Bools, gpus: Ints, which: Bools) -> dict[str, int]:
     }
 
 
-def leave(state_dir: str, document: dict[str, Any]) -> None:
+def lock_path(state_dir: str, host: str = "") -> str:
+    """The lock of the daemon of a state directory; `host`: of that host's, where several share it."""
+    return os.path.join(state_dir, f"lock.{host}" if host else "lock")
+
+
+def _file(state_dir: str, host: str) -> str:
+    return os.path.join(state_dir, f"status.{host}.json" if host else FILE)
+
+
+def leave(state_dir: str, document: dict[str, Any], host: str = "") -> None:
     """Leave a document for `status`. Raises InputError."""
     text = json.dumps({"version": VERSION, **document}, ensure_ascii=True)
-    hands.replace_file(os.path.join(state_dir, FILE), text + "\n")
+    hands.replace_file(_file(state_dir, host), text + "\n")
 
 
-def left(state_dir: str) -> dict[str, Any] | None:
+def left(state_dir: str, host: str = "") -> dict[str, Any] | None:
     """What the daemon left last; None: nothing that this version can read."""
-    document = hands.read_file(os.path.join(state_dir, FILE))
+    document = hands.read_file(_file(state_dir, host))
     return document if document and document.get("version") == VERSION else None
 
 
@@ -106,9 +115,9 @@ class Holder(NamedTuple):
     pid: int | None  # as it noted it
 
 
-def holder(state_dir: str) -> Holder:
+def holder(state_dir: str, host: str = "") -> Holder:
     """Whether a daemon runs on this state directory. Raises InputError if the lock may not be looked at."""
-    path = os.path.join(state_dir, "lock")
+    path = lock_path(state_dir, host)
     try:
         with open(path, encoding="ascii", errors="replace") as file:
             try:

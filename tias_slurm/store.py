@@ -325,6 +325,18 @@ class SqliteStore:
             self._db.execute("DELETE FROM setting WHERE name = 'lever'")
 
 
+def known_to(path: str) -> Knowledge | None:
+    """What the ledger at `path` knows of what was written; None: there is none. Changes nothing. Raises
+    InputError."""
+    if not os.path.exists(path):
+        return None
+    store = SqliteStore(path)
+    try:
+        return store.knowledge()
+    finally:
+        store.close()
+
+
 def _columns(rows: Sequence[Any]) -> tuple[Ints, Floats]:
     """Ids (n,) and the ledger's columns (n, columns) of rows as SQLite gives them."""
     ids = np.array([r[0] for r in rows], dtype=np.int64)

@@ -21,7 +21,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
 from tias_slurm.slurm.live_cluster import job_names
-from tias_slurm.start import ledger_path, take_lock
+from tias_slurm.start import alone, ledger_path
 from tias_slurm.store import SqliteStore
 
 ModeOption = Annotated[
@@ -52,6 +52,7 @@ def once(config: PathOption = None, mode: ModeOption = None, as_json: JsonOption
     daemon = _daemon(config, mode)
     try:
         daemon.open()
+        daemon.lead()
         seen = daemon.cycle()
     finally:
         daemon.close()
@@ -125,20 +126,19 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
     path = ledger_path(settings)
     if not os.path.exists(path):
         raise InputError(f"{path}: no ledger, so nothing of ours to restore; check [daemon] state_dir")
-    lock = take_lock(os.path.join(settings.daemon.state_dir, "lock"))
-    store = SqliteStore(path)
-    try:
-        adapter = adapter_of(settings)
+    with alone(settings, logs.setup(settings.daemon.log_format, "error")):
+        store = SqliteStore(path)
         try:
-            field = store.get("lever") or settings.lever.kind
-            if field not in ("nice", "site_factor", "priority"):
-                raise InputError(f"{path}: unknown lever '{printable(field)}'; is this ledger ours?")
-            results = undo(adapter, store, field)  # type: ignore[arg-type]
+            adapter = adapter_of(settings)
+            try:
+                field = store.get("lever") or settings.lever.kind
+                if field not in ("nice", "site_factor", "priority"):
+                    raise InputError(f"{path}: unknown lever '{printable(field)}'; is this ledger ours?")
+                results = undo(adapter, store, field)  # type: ignore[arg-type]
+            finally:
+                adapter.close()
         finally:
-            adapter.close()
-    finally:
-        store.close()
-        lock.close()
+            store.close()
     counts = summary(results)
     if as_json:
         jobs = [

@@ -1,0 +1,55 @@
+"""What one cycle of the daemon saw and did, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tias_slurm.audit import Action
+from tias_slurm.jobs import PENDING
+from tias_slurm.live_cycle import LiveCycle
+
+Outcome = tuple[int, str, str]  # number of the audit record, result, the controller's words
+
+
+@dataclass
+class Cycle:
+    """What one cycle saw and did."""
+
+    result: str  # "ok", "no answer", "stale", "standby"
+    jobs: int = 0
+    waiting: int = 0
+    writes: int = 0
+    failed: int = 0
+    held_back: int = 0  # writes that the budget, a pause or missing rights left for later
+    refused: int = 0  # jobs of which Slurm refused a write
+    overridden: int = 0  # jobs whose value a person has changed
+    requeues: int = 0
+    paused: bool = False
+    no_requeue_for: dict[str, int] = field(default_factory=dict)  # waiting jobs, by why that is not certain
+    barred: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    message: str = ""
+
+    def fill(
+        self, made: LiveCycle, outcomes: Sequence[Outcome], actions: Sequence[Action], requeued: int
+    ) -> None:
+        """Count what a good cycle saw and what became of its actions."""
+        observed, ledger = made.cluster.observed, made.ledger
+        if observed is None:
+            return
+        jobs = observed.snapshot.jobs
+        self.jobs, self.waiting = len(jobs), int((jobs.state == PENDING).sum())
+        ok = sum(result == "ok" for _, result, _ in outcomes)
+        self.requeues = requeued
+        self.writes = sum(
+            result == "ok" and action.event == "write"
+            for (_, result, _), action in zip(outcomes, actions, strict=False)
+        )
+        unsent = 0 if made.cluster.enforce else sum(a.event == "requeue" for a in actions)
+        self.failed = len(outcomes) - ok - unsent
+        self.no_requeue_for = dict(observed.unsure)
+        self.held_back = made.controller.held_back
+        self.refused = int(ledger.refused.sum())
+        self.overridden = int(ledger.overridden(observed.snapshot).sum())
+        self.barred = dict(observed.barred)

@@ -1,0 +1,214 @@
+"""What a daemon shows after each cycle: the status file, users' files, metrics, a line for systemd."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+from tias_slurm import status, user_export
+from tias_slurm.config import Config
+from tias_slurm.cycle import Cycle
+from tias_slurm.errors import InputError
+from tias_slurm.keeper import Keeper
+from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.observe.systemd import Notifier, Pulse
+from tias_slurm.slurm.live import SiteFacts
+
+# a daemon whose last good cycle is older than so many intervals is not ready
+LATE_INTERVALS = 3
+
+
+class Show:
+    """Keeps what is shown, and who shows it. `open`, then `cycle` after each, `close` at the end."""
+
+    def __init__(self, log: Any, notifier: Notifier, pulse: Pulse) -> None:
+        self._log, self._notifier, self._pulse = log, notifier, pulse
+        self._left: dict[str, Any] = {"started": round(time.time(), 3), "queue": None, "last_ok": None}
+        self._metrics: Any = None
+        self._server: Any = None
+        self._keeper: Keeper | None = None
+        self._interval_s = 0.0
+        self._said: dict[str, str] = {}  # troubles that somebody was told of, by what they are about
+
+    def open(self, config: Config, backend: str, facts: SiteFacts, keeper: Keeper | None) -> None:
+        """Begin to show, also after a reload. Raises InputError if the address cannot be had."""
+        self._keeper, self._interval_s = keeper, config.cycle.interval_s
+        m, c = config.metrics, config
+        if self._metrics is None and (m.listen or m.textfile):
+            from tias_slurm.observe.metrics import Metrics
+
+            self._metrics = Metrics()
+        if self._metrics is not None:
+            self._metrics.settings(c.cycle.interval_s)
+            self._metrics.build(
+                slurm=facts.version,
+                backend=backend,
+                mode=c.daemon.mode,
+                lever=c.lever.kind,
+                preset=c.policy.preset,
+            )
+        if m.address is not None and self._server is None:
+            from tias_slurm.observe.http import Answers, Server
+
+            self._server = Server(m.address, Answers(self._metrics.text, self.not_ready, self.not_healthy))
+        self._left |= {
+            "pid": os.getpid(),
+            "mode": c.daemon.mode,
+            "interval_s": c.cycle.interval_s,
+            "backend": backend,
+            "slurm": facts.version,
+            "preset": c.policy.preset,
+            "lever": c.lever.kind,
+            "max_writes": c.planner.max_writes_per_cycle,
+        }
+
+    def close(self) -> None:
+        """Listen no more."""
+        if self._server is not None:
+            self._server.close()
+
+    @property
+    def port(self) -> int:
+        """Where /metrics is; 0: nowhere."""
+        return self._server.port if self._server is not None else 0
+
+    def not_ready(self) -> str:
+        """Why this daemon does not do its work now; "": it does."""
+        if self._keeper is not None and not self._keeper.leads:
+            return f"stands by: {self._keeper.why}"
+        last = self._left["last_ok"]
+        if last is None:
+            return "no good cycle yet"
+        age = time.time() - last
+        return "" if age <= LATE_INTERVALS * self._interval_s else f"no good cycle for {age:.0f} s"
+
+    def not_healthy(self) -> str:
+        """Why this process should be ended; "": it is well."""
+        return "" if self._pulse.alive else "the cycle is stuck"
+
+    # -- what happens
+
+    def sent(self, event: str, lever: str, result: str) -> None:
+        """One action came to an end."""
+        if self._metrics is not None:
+            self._metrics.sent(event, lever, result)
+
+    def refused_claims(self, reasons: dict[str, int]) -> None:
+        """Claims that were not taken in this cycle, by reason."""
+        if self._metrics is not None:
+            self._metrics.refused_claims(reasons)
+
+    def reloaded(self, problem: str = "") -> None:
+        """The settings were read again; `problem`: why they were not taken."""
+        if self._metrics is not None:
+            self._metrics.reloaded(not problem, time.time())
+        self._notifier.send("READY=1")
+        if problem:
+            self._notifier.status(f"reload refused, the old settings hold: {problem}")
+
+    def failed(self, message: str) -> None:
+        """A cycle came to nothing by a fault of ours, the disk or the ledger."""
+        if self._metrics is not None:
+            self._metrics.cycle("failed", {}, 0.0, time.time())
+        self._notifier.status(message)
+
+    def cycle(self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float]) -> None:
+        """A cycle ended. A disk that is full ends no cycle."""
+        now = round(time.time(), 3)
+        snapshot = None
+        if cycle.result == "ok":
+            snapshot, known, ranking = made.controller.standing()
+            queue = status.queue_summary(snapshot, known, ranking, made.policy)
+            queue |= {
+                "overridden": cycle.overridden,
+                "refused_writes": cycle.refused,
+                "left_alone": cycle.barred,
+            }
+            queue["refused_claims"] = dict(made.cluster.refused_now())
+            self._left |= {"queue": queue, "last_ok": now}
+        self._left |= {
+            "time": now,
+            "strict": made.lever.strict,
+            "no_rights": made.cluster.no_rights,
+            "cycle": vars(cycle),
+            "leadership": self._leadership(),
+        }
+        self._notifier.status(_line(config, cycle, made.cluster.no_rights))
+        if self._metrics is not None:
+            self._metrics.cycle(cycle.result, steps, cycle.seconds, now)
+            self._metrics.silenced(cycle.paused, bool(made.cluster.no_rights))
+            if cycle.result == "ok":
+                self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
+                self._metrics.budgets(_left_of_budgets(config, made, cycle))
+        self._leave(config)
+        if config.daemon.user_export and snapshot is not None:
+            ids, table = made.ledger.table
+            try:
+                user_export.export(config.daemon.user_export, snapshot.users, snapshot.jobs.user, ids, table)
+            except InputError as error:
+                self._tell("status file", str(error))
+
+    def standby(self, config: Config, why: str) -> None:
+        """This daemon does not act."""
+        self._left |= {"time": round(time.time(), 3), "queue": None, "cycle": None, "no_rights": ""}
+        self._left["leadership"] = self._leadership()
+        self._notifier.status(f"stands by: {why}")
+        self._leave(config)
+
+    def _leadership(self) -> dict[str, Any] | None:
+        keeper = self._keeper
+        if keeper is None:
+            return None
+        return {
+            "host": keeper.lease.host,
+            "leads": keeper.leads,
+            "leader": keeper.leader,
+            "term": keeper.lease.seen.term,
+            "why": "" if keeper.leads else keeper.why,
+        }
+
+    def _leave(self, config: Config) -> None:
+        """The files. Who shares a state directory leaves a status of its own."""
+        host = self._keeper.lease.host if self._keeper is not None else ""
+        try:
+            status.leave(config.daemon.state_dir, self._left, host)
+        except InputError as error:
+            self._tell("status file", str(error))
+        if self._metrics is None:
+            return
+        keeper = self._keeper
+        self._metrics.leadership(keeper is None or keeper.leads, keeper.lease.term if keeper else 0)
+        if config.metrics.textfile:
+            try:
+                self._metrics.leave(config.metrics.textfile)
+            except InputError as error:
+                if self._said.get("metrics") != str(error):
+                    self._tell("metrics", str(error))
+                self._said["metrics"] = str(error)
+
+    def _tell(self, about: str, message: str) -> None:
+        self._log.warning(about, message=message)
+
+
+def _line(config: Config, cycle: Cycle, no_rights: str) -> str:
+    """One line of what the daemon does."""
+    if cycle.result != "ok":
+        return f"{cycle.result}: {cycle.message}"
+    silent = "paused; " if cycle.paused else "no rights to write; " if no_rights else ""
+    verb = "written" if config.daemon.mode == "enforce" else "would be written"
+    requeued = f", {cycle.requeues} requeued" if cycle.requeues else ""
+    return (
+        f"{silent}{config.daemon.mode}: {cycle.jobs} jobs, {cycle.waiting} wait; last cycle "
+        f"{time.strftime('%H:%M:%S')}, {cycle.seconds:.2f} s, {cycle.writes} {verb}{requeued}"
+    )
+
+
+def _left_of_budgets(config: Config, made: LiveCycle, cycle: Cycle) -> dict[str, float]:
+    left = {
+        "writes_per_cycle": float(max(0, config.planner.max_writes_per_cycle - cycle.writes - cycle.failed))
+    }
+    most = config.requeue.max_per_hour
+    if config.requeue.mode == "on" and most is not None:
+        left["requeues_per_hour"] = float(max(0, most - sum(made.ledger.history().last_hour.values())))
+    return left
