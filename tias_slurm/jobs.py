@@ -168,8 +168,9 @@ class Snapshot:
     accounts: tuple[str, ...]
     # (n,) seconds that each job is warned before a requeue; None: all as the limits say
     grace: Floats | None = None
+    weighted: float | None = None  # all GPUs by their weights; None: each counts 1
 
     @property
     def capacity(self) -> float:
-        """GPUs that jobs could have."""
-        return float(self.occupancy.total_gpus.sum())
+        """GPUs that jobs could have, weighted."""
+        return float(self.occupancy.total_gpus.sum()) if self.weighted is None else self.weighted

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
+from tias_slurm.gpu_weights import weigh
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
 from tias_slurm.jobs import RUNNING as RUNS
 from tias_slurm.levers import HELD
@@ -52,6 +54,8 @@ class Requests:
     users: tuple[str, ...]
     accounts: tuple[str, ...]
     time_limit: Floats
+    weight: Floats  # of all of the job's GPUs
+    weighted: float  # GPUs of all nodes, weighted
     tie: Ints
     fits: Bools
     member: Bools
@@ -60,7 +64,7 @@ class Requests:
     total_mem: Ints
 
 
-def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
+def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | None = None) -> Requests:
     """Number the jobs by arrival and resolve what each asks for on these nodes."""
     n = len(jobs)
     submit = jobs["first_submit"].to_numpy(np.float64)
@@ -72,6 +76,7 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
     tie[np.argsort(submit, kind="stable")] = np.arange(n)
     never_ran = jobs["runs"].to_numpy() == 0
     gpus = jobs["gpus"].to_numpy(np.int64)
+    kinds = jobs["gpu_type"].tolist() if "gpu_type" in jobs else [""] * n
     names, part_names = pd.factorize(jobs["partition"])
     member = np.array([_members(str(p), nodes) for p in part_names], dtype=np.bool_)
     member = member.reshape(-1, len(nodes.gpus))
@@ -122,6 +127,8 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet) -> Requests:
         users=tuple(str(u) for u in users),
         accounts=tuple(str(a) for a in accounts),
         time_limit=_time_limits(jobs)[row],
+        weight=weigh(gpus, kinds, weights or {})[row],
+        weighted=float(weigh(nodes.gpus, nodes.gpu_types, weights or {}).sum()),
         tie=arrived(tie),
         fits=fits[row] > 0,
         member=member,
@@ -314,7 +321,7 @@ class VirtualCluster:
             self._static = (s.gpus[a], req.deadline[a], self.consent[a], self.checkpoint[a], s.tie[a])
             self._plain = (s.gpus[a] > 0, np.zeros(len(a)), np.zeros(len(a), dtype=np.int64))
             self._facts = (
-                s.gpus[a].astype(np.float64),
+                req.weight[a],
                 req.time_limit[a],
                 np.maximum(req.eligible[a], req.first_submit[a]),
                 req.user[a],
@@ -376,7 +383,9 @@ class VirtualCluster:
             held=s.held,
         )
         ended = self._take_ended()
-        return Snapshot(self.now, jobs, s.base[a], tie, ended, occupancy, req.users, req.accounts)
+        return Snapshot(
+            self.now, jobs, s.base[a], tie, ended, occupancy, req.users, req.accounts, weighted=req.weighted
+        )
 
     def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
         """See controller.Cluster. Nobody is there who would set a priority."""

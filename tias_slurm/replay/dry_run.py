@@ -126,7 +126,7 @@ class Run:
         jobs = work.jobs
         if not (jobs["gpus"] > 0).any():
             raise InputError("no job of the input asks for GPUs: there is nothing to rank")
-        self.requests: Requests = requests(jobs, nodes)
+        self.requests: Requests = requests(jobs, nodes, config.gpus.weights)
         self.labels: list[str] = jobs["job_id"].astype(str).tolist()
         self.sample_at = metrics.sample_times(jobs)
         self.consent = self._consent(notes)
@@ -328,7 +328,7 @@ def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Float
         running=nobody,
         first_submit=req.first_submit,
         deadline=req.deadline,
-        gpus=req.gpus.astype(np.float64),
+        gpus=req.weight,
         executed=nothing,
         attained=nothing,
         claim_lost=nobody,
@@ -338,6 +338,6 @@ def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Float
         front=nobody,
         able=~nobody,
         late=nobody,
-        capacity=float(req.total_gpus.sum()),
+        capacity=req.weighted,
     )
     return lever.target(nothing, policy.rank(req.eligible, fresh, np.empty(0)))

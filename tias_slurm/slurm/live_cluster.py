@@ -123,7 +123,8 @@ class LiveCluster:
         vain = self.watch.hopeless(snapshot.jobs.job_id)
         placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain)
         observed.unsure = placed.unsure
-        observed.snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy)
+        weighted = self._nodes.weighted(placed, self.config.gpus.weights)
+        observed.snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted)
         self.watched = self.watch.look(observed.snapshot, raw)
         return observed.snapshot
 

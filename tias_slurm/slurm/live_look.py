@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tias_slurm.config import Requeue
+from tias_slurm.gpu_weights import weigh
 from tias_slurm.jobs import PENDING, Bools, Ints, JobTable
 from tias_slurm.slurm.live import Adapter, RawNodes, RawTable
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
@@ -20,6 +22,12 @@ class NodeLook:
         self._adapter, self._settings = adapter, settings
         self._looks = 0
         self._nodes: RawNodes | None = None
+
+    def weighted(self, placed: Placed, weights: Mapping[str, float]) -> float | None:
+        """GPUs of the nodes that are there, weighted. None: each counts 1."""
+        if not weights or self._nodes is None:
+            return None
+        return float(weigh(placed.occupancy.total_gpus, self._nodes.gpu_types, weights).sum())
 
     def look(self, raw: RawTable, rows: Ints, jobs: JobTable, vain: Bools) -> Placed:
         """The nodes for the `jobs` of a snapshot, `rows`: where these are in the raw table.

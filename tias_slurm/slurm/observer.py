@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from tias_slurm.config import Config, Scope
+from tias_slurm.gpu_weights import weigh
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
@@ -139,7 +140,7 @@ def observe(
         writable=writable,
         nice=nice,
         array_id=raw.array_id[rows],
-        weight=raw.gpus[rows].astype(np.float64),
+        weight=weigh(raw.gpus[rows], [raw.gpu_type[r] for r in rows.tolist()], config.gpus.weights),
         time_limit=np.nan_to_num(raw.time_limit_s[rows], nan=np.inf),
         since=np.maximum(since, raw.submit[rows]),
         user=user,
