@@ -123,6 +123,10 @@ class Keeper:
             self._gained()
 
     def _look(self, charge: bool | None) -> None:
+        if clock() < self._not_before:
+            self.lease.look()
+            self._let_go()
+            return
         if self.lease.term:
             if charge is False:
                 self._lose("the controller of this host is not in charge")
@@ -133,9 +137,6 @@ class Keeper:
                 self.lease.term = 0
             if not self.lease.held and self.lease.term:
                 self._let_go()
-            return
-        if clock() < self._not_before:
-            self.lease.look()
             return
         if charge is False:
             self.lease.look()
