@@ -274,15 +274,20 @@ def compare(seeds: Sequence[int], cheat: Cheat, settings: Config, policy: str = 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--quota", type=float, help="[deadlines] quota_rate")
     args = parser.parse_args()
     quota = {} if args.quota is None else {"quota_rate": args.quota}
     print(f"| what he does | {' | '.join((*PRESETS, *BESIDE))} |")
     print("|---" * (1 + len(PRESETS) + len(BESIDE)) + "|")
     for cheat in CHEATS.values():
-        gains = [compare(range(args.seeds), cheat, config(preset, **quota)) for preset in PRESETS]
-        gains += [compare(range(args.seeds), cheat, config("jct-first"), f"{p}@all") for p in BESIDE]
+        gains = [
+            compare(range(args.seeds), cheat, config(preset, interval_s=300.0, **quota)) for preset in PRESETS
+        ]
+        gains += [
+            compare(range(args.seeds), cheat, config("jct-first", interval_s=300.0), f"{p}@all")
+            for p in BESIDE
+        ]
         cells = (f"{g.jct:.2f} ({g.others_jct:.2f}, {g.others_miss:+.1f})" for g in gains)
         print(f"| {cheat.title} | {' | '.join(cells)} |", flush=True)
 
