@@ -93,14 +93,15 @@ class Ledger:
         self._learned = False
         self._last_look = -np.inf
         if store is not None:
-            self._ids, self._table, counts = store.load()
+            self._ids, table, counts = store.load()
+            self._table = np.asfortranarray(table)
             if counts.shape == self.learner.counts.shape:
                 self.learner.counts[:] = counts
             self.learner.loads(store.get("learned") or "")
             self._requeues.loads(store.get("requeues") or "")
             if self.buckets is not None:
                 self.buckets.loads(store.get("quota") or "")
-        self._saved_ids, self._saved = self._ids, self._table.copy()
+        self._saved_ids, self._saved = self._ids, self._table.copy(order="F")
 
     @property
     def found(self) -> Floats:
@@ -304,9 +305,11 @@ class Ledger:
         t[:, SINCE] = np.fmax(t[:, SINCE], jobs.since)
         blocked = np.isfinite(t[:, BLOCKED_AT])
         stops, goes = waits & ~able & ~blocked, blocked & (able | ~waits)
-        t[stops, BLOCKED_AT] = np.where(begins, t[:, SINCE], now)[stops]
-        t[goes, SINCE] += np.maximum(now - t[goes, BLOCKED_AT], 0.0)
-        t[goes, BLOCKED_AT] = np.nan
+        if stops.any():
+            t[stops, BLOCKED_AT] = np.where(begins, t[:, SINCE], now)[stops]
+        if goes.any():
+            t[goes, SINCE] += np.maximum(now - t[goes, BLOCKED_AT], 0.0)
+            t[goes, BLOCKED_AT] = np.nan
         t[waits, LATE] = 0.0
         self._able = ~waits | able
 
@@ -331,7 +334,8 @@ class Ledger:
 
     def _realign(self, snapshot: Snapshot) -> None:
         jobs = snapshot.jobs
-        fresh = np.zeros((len(jobs), len(COLUMNS)))
+        # by columns, as it is read
+        fresh = np.zeros((len(jobs), len(COLUMNS)), order="F")
         fresh[:, FIRST] = fresh[:, SUBMIT] = jobs.submit
         fresh[:, RESTARTS] = jobs.restarts
         fresh[:, FOUND] = jobs.lever
@@ -443,4 +447,4 @@ class Ledger:
             self._store.save(self._ids[changed], self._table[changed], gone, learned)
             if self._learned:
                 self._store.put("learned", self.learner.dumps())
-            self._saved_ids, self._saved, self._learned = self._ids, self._table.copy(), False
+            self._saved_ids, self._saved, self._learned = self._ids, self._table.copy(order="F"), False
