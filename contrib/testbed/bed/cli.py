@@ -48,6 +48,7 @@ def parser() -> argparse.ArgumentParser:
     up.add_argument(
         "--time-scale", type=_count(1, 100), default=1, metavar="N", help="run the clock N times as fast"
     )
+    up.add_argument("--backup", action="store_true", help="two slurmctlds, on ctl1 and ctl2")
     up.add_argument("--pyslurm", action=argparse.BooleanOptionalAction, default=True)
     up.add_argument(
         "--priority", choices=("multifactor", "basic"), default="multifactor", help="PriorityType"
@@ -126,6 +127,7 @@ def _run(args: argparse.Namespace, layout: Layout) -> int:
             priority=args.priority,
             conf=tuple(args.conf),
             etc=tuple(args.etc),
+            backup=args.backup,
         )
         cluster.up(layout, settings, args.pyslurm)
     elif args.command == "down":

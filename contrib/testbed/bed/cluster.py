@@ -114,6 +114,7 @@ def _start(layout: Layout, settings: Settings, root: Path, venv: Path, built: Pa
         [str(venv), INNER, True],
         [str(CHECKOUT), INNER_CHECKOUT, False],
         [str(Path(__file__).with_name("reaper.py")), "/usr/local/lib/testbed/reaper.py", True],
+        [str(Path(__file__).with_name("on-host")), services.ON_HOST, True],
         [str(Path(__file__).with_name("clock.py")), "/usr/local/lib/testbed/clock.py", True],
     ]
     if built:

@@ -14,10 +14,13 @@ from bed.errors import TestbedError
 from bed.namespace import PATH
 from bed.proc import last_line, step
 from bed.roots import DAEMON_USER, USERS
+from bed.slurmconf import CONTROLLERS
 
 if TYPE_CHECKING:
     from bed.cluster import Cluster
 
+# runs a command as if on another host
+ON_HOST = "/usr/local/lib/testbed/on-host"
 _MYSQL_SOCKET = "/run/mysqld/mysqld.sock"
 # who works under which accounts; the first is the default
 _ACCOUNTS = {"a1": ("alice", "bob"), "a2": ("bob", "carol")}
@@ -146,7 +149,13 @@ def start_all(cluster: Cluster) -> None:
             _add_accounts(cluster)
     with step("slurmctld"):
         _directory(cluster, "/var/spool/slurmctld", "root")
-        launch(cluster, ["slurmctld"], "slurmctld")
+        if cluster.settings.backup:
+            _directory(cluster, "/run/slurmctld", "root")
+        for host in CONTROLLERS if cluster.settings.backup else ():
+            _directory(cluster, f"/run/slurmctld-{host}", "root")
+            launch(cluster, [ON_HOST, host, "slurmctld"], "slurmctld")
+        if not cluster.settings.backup:
+            launch(cluster, ["slurmctld"], "slurmctld")
         wait_for(cluster, lambda: node_states(cluster) is not None, "slurmctld", "slurmctld.log")
     total = cluster.settings.nodes
     with step(f"{total} nodes idle"):

@@ -9,6 +9,8 @@ from bed.errors import TestbedError
 
 LOGS = "/var/log/slurm"
 HOST = "testbed"
+# with a backup: two controllers, each on a host name and an address of its own
+CONTROLLERS = {"ctl1": "127.0.1.1", "ctl2": "127.0.1.2"}
 # these may stand several times, so --conf adds a line instead of replacing one
 _REPEATED = ("nodename", "partitionname", "nodeset", "downnodes", "include", "slurmctldhost")
 
@@ -30,6 +32,7 @@ class Settings:
     priority: str = "multifactor"
     conf: tuple[str, ...] = field(default=())  # Key=Value lines of the user's
     etc: tuple[str, ...] = field(default=())  # files to be copied to /etc/slurm
+    backup: bool = False  # a second controller
 
     @property
     def cluster_name(self) -> str:
@@ -59,6 +62,10 @@ def _merged(lines: list[tuple[str, str]], extra: Sequence[str]) -> list[tuple[st
     return lines
 
 
+def _controllers(s: Settings) -> dict[str, str]:
+    return CONTROLLERS if s.backup else {HOST: "127.0.0.1"}
+
+
 def slurm_conf(s: Settings) -> str:
     """slurm.conf(5): one host plays all nodes, each with a slurmd on a port of its own."""
     ports = (
@@ -67,7 +74,7 @@ def slurm_conf(s: Settings) -> str:
     scaled = s.time_scale > 1
     lines = [
         ("ClusterName", s.cluster_name),
-        ("SlurmctldHost", f"{HOST}(127.0.0.1)"),
+        *(("SlurmctldHost", f"{host}({address})") for host, address in _controllers(s).items()),
         ("SlurmctldPort", str(s.ctld_port)),
         # nothing listens beyond this machine
         ("CommunicationParameters", "NoInAddrAny,NoCtldInAddrAny"),
@@ -77,7 +84,8 @@ def slurm_conf(s: Settings) -> str:
         ("CredType", "cred/munge"),
         ("StateSaveLocation", "/var/spool/slurmctld"),
         ("SlurmdSpoolDir", "/var/spool/slurmd-%n"),
-        ("SlurmctldPidFile", "/run/slurmctld.pid"),
+        # a slurmctld that starts ends the one that the file names: with two, each has a directory of its own there
+        ("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid" if s.backup else "/run/slurmctld.pid"),
         ("SlurmdPidFile", "/run/slurmd-%n.pid"),
         ("SlurmctldLogFile", f"{LOGS}/slurmctld.log"),
         ("SlurmdLogFile", f"{LOGS}/slurmd-%n.log"),
@@ -111,6 +119,8 @@ def slurm_conf(s: Settings) -> str:
             lines += [("PriorityWeightFairshare", "1000"), ("PriorityWeightQOS", "2000")]
     # limits in seconds are of the cluster's own clock, and a busy machine answers no faster for it
     lines += [("MessageTimeout", "100" if scaled else "20"), ("TCPTimeout", "60" if scaled else "10")]
+    if s.backup:
+        lines += [("SlurmctldTimeout", "10")]
     if scaled:
         lines += [("SlurmdTimeout", "3600"), ("BatchStartTimeout", "600")]
     gres = f" Gres=gpu:{s.gpus}" if s.gpus else ""
@@ -159,4 +169,5 @@ MessageTimeout={"100" if s.time_scale > 1 else "20"}
 
 def hosts() -> str:
     """/etc/hosts inside."""
-    return f"127.0.0.1 localhost {HOST}\n"
+    others = "".join(f"{address} {host}\n" for host, address in CONTROLLERS.items())
+    return f"127.0.0.1 localhost {HOST}\n{others}"
