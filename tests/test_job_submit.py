@@ -169,13 +169,12 @@ def test_the_user_is_told_and_the_job_taken(lua: Lua) -> None:
 
 def test_the_site_may_refuse_and_has_limits() -> None:
     lua = Lua("lua51")
-    lua.do(
-        "local s = tias_slurm.settings; s.refuse, s.key, s.min_window_s, s.max_window_s = true, 'due', 60, 7200"
-    )
+    lua.do("tias_slurm.settings = {refuse = true, key = 'due', min_window_s = 60, max_window_s = 7200}")
     assert told(lua, "slurm_job_submit", "due=5") == (
         -1,
         [
-            "due= in the comment is not taken: write due=+36h after the submit, or due=@1796148000 for epoch seconds"
+            "due= in the comment is not taken: "
+            "write due=+36h after the submit, or due=@1796148000 for epoch seconds"
         ],
     )
     assert told(lua, "slurm_job_submit", "requeue=maybe")[0] == 0
@@ -210,8 +209,13 @@ def test_a_fault_of_ours_stops_nobody(lua: Lua) -> None:
 
 def test_it_costs_little() -> None:
     lua = Lua("lua51")
-    for worst in ("deadline=" + "1h" * 30_000, "x" * 60_000 + "deadline=", '{"deadline": "' + "\\n" * 30_000 + '"}',
-                  "deadline=" + " }" * 30_000, "deadline=1," * 6_000):  # fmt: skip
+    for worst in (
+        "deadline=" + "1h" * 30_000,
+        "x" * 60_000 + "deadline=",
+        '{"deadline": "' + "\\n" * 30_000 + '"}',
+        "deadline=" + " }" * 30_000,
+        "deadline=1," * 6_000,
+    ):
         begin = time.process_time()
         lua.read(worst)
         assert time.process_time() - begin < 0.5
