@@ -72,7 +72,7 @@ def cases(quick: bool, traces: Sequence[str]) -> Iterator[Case]:
     loads, seeds, consents = (0.8, 0.95, 1.1), (1, 2, 3, 4, 5), (1.0, 0.0, 0.5)
     if quick:
         loads, seeds, consents = (0.95,), (1,), (1.0, 0.0)
-    for consent, trace, seed in itertools.product(consents, traces, seeds):
+    for seed, consent, trace in itertools.product(seeds, consents, traces):
         own = trace == "MIX1"
         if own and seed > 1:
             continue
