@@ -2,8 +2,10 @@
 """Run the live tests on real Slurms of the testbed: `contrib/live_tests.py core` or `full`.
 
 core: the marked core on Slurm 26.05 through both adapters, and a smoke test on 24.11 and 22.05. full:
-everything on all three. Each runs on a cluster of its own, all at once. Needs root and Debian's packages;
-where that is not given it says which tests did not run, and with TIAS_SLURM_NO_SKIP set that is a failure.
+everything on all three. Both: two daemons on two controllers. Each runs on a cluster of its own, all at once;
+in the end the unit runs under a real systemd, on Debian testing (full: on Debian 12 as well). Needs root and
+Debian's packages; where that is not given it says which did not run, and with TIAS_SLURM_NO_SKIP set that
+is a failure.
 Exit codes: 0 passed (or could not run), 1 failed, 130 interrupted.
 """
 
@@ -44,16 +46,18 @@ class Run:
     release: str
     adapter: str
     marker: str
+    backup: bool = False  # two controllers, and the tests that need them
 
     @property
     def title(self) -> str:
         """How messages name it."""
-        return f"Slurm {self.release}, {self.adapter}"
+        return f"Slurm {self.release}, {self.adapter}{', two controllers' if self.backup else ''}"
 
     @property
     def cluster(self) -> str:
         """Its cluster's name: two of these programs at once must not end each other's."""
-        return f"tests{self.release.replace('.', '')}-{self.adapter}-{os.getpid()}"
+        two = "-two" if self.backup else ""
+        return f"tests{self.release.replace('.', '')}-{self.adapter}{two}-{os.getpid()}"
 
 
 PLAN = (
@@ -61,6 +65,7 @@ PLAN = (
     Run("26.05", "commands", "core or smoke"),
     Run("24.11", "commands", "smoke"),
     Run("22.05", "commands", "smoke"),
+    Run("26.05", "commands", "core", backup=True),
 )
 
 
@@ -81,15 +86,20 @@ def run(one: Run, kind: str, log: IO[bytes]) -> str:
     """Bring a cluster up, run its tests, end it: "passed", "failed", or "not run"."""
     began = time.monotonic()
     pyslurm = "--pyslurm" if one.adapter == "pyslurm" else "--no-pyslurm"
+    more = ("--backup",) if one.backup else ()
+    what = "tests/live/test_failover.py" if one.backup else "tests/live"
     try:
-        if testbed(log, None, "up", "--slurm", one.release, "--name", one.cluster, pyslurm, *OPTIONS) != 0:
+        if (
+            testbed(log, None, "up", "--slurm", one.release, "--name", one.cluster, pyslurm, *OPTIONS, *more)
+            != 0
+        ):
             return "not run"
         say(f"{one.title}: up after {time.monotonic() - began:.0f} s")
         chosen = ("-m", one.marker) if kind == "core" else ()
         only = f"TIAS_LIVE_ADAPTER={one.adapter}"
         status = testbed(
             log, MOST_S[kind], "exec", "--name", one.cluster, "--env", only, "--",
-            "python", "-m", "pytest", "-q", "-rs", "--durations=10", "-p", "no:cacheprovider", "tests/live",
+            "python", "-m", "pytest", "-q", "-rs", "--durations=10", "-p", "no:cacheprovider", what,
             *chosen,
         )  # fmt: skip
         say(f"{one.title}: ended after {time.monotonic() - began:.0f} s")
@@ -99,6 +109,19 @@ def run(one: Run, kind: str, log: IO[bytes]) -> str:
     finally:
         testbed(log, None, "down", "--name", one.cluster)
     return "passed" if status == 0 else "failed"
+
+
+def service(kind: str) -> str:
+    """The unit under a real systemd, one Debian after the other: "passed", "failed", or "not run"."""
+    results = []
+    for release in ("26.05", "22.05") if kind == "full" else ("26.05",):
+        argv = [sys.executable, str(HERE / "service_test.py"), release]
+        try:
+            status = subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=900, check=False).returncode
+        except subprocess.TimeoutExpired:
+            status = 1
+        results.append({0: "passed", 77: "not run"}.get(status, "failed"))
+    return next((r for r in ("failed", "not run") if r in results), "passed")
 
 
 def run_all(kind: str) -> dict[Run, str]:
@@ -141,9 +164,12 @@ def main() -> int:
     for one in PLAN:
         words = {"not run": "DID NOT RUN: the test cluster did not come up (no network?)"}
         say(f"{one.title}: {words.get(results[one], results[one])}")
-    if "failed" in results.values():
+    unit = service(kind)
+    say(f"the unit under systemd: {unit}")
+    results_all = {*results.values(), unit}
+    if "failed" in results_all:
         return 1
-    return int(owed and "not run" in results.values())
+    return int(owed and "not run" in results_all)
 
 
 if __name__ == "__main__":

@@ -151,10 +151,9 @@ def start_all(cluster: Cluster) -> None:
         _directory(cluster, "/var/spool/slurmctld", "root")
         if cluster.settings.backup:
             _directory(cluster, "/run/slurmctld", "root")
-        for host in CONTROLLERS if cluster.settings.backup else ():
-            _directory(cluster, f"/run/slurmctld-{host}", "root")
-            launch(cluster, [ON_HOST, host, "slurmctld"], "slurmctld")
-        if not cluster.settings.backup:
+        if cluster.settings.backup:
+            _start_controllers(cluster)
+        else:
             launch(cluster, ["slurmctld"], "slurmctld")
         wait_for(cluster, lambda: node_states(cluster) is not None, "slurmctld", "slurmctld.log")
     total = cluster.settings.nodes
@@ -170,6 +169,24 @@ def start_all(cluster: Cluster) -> None:
             f"{total} idle nodes",
             90,
         )
+
+
+def _start_controllers(cluster: Cluster) -> None:
+    """Both; the first once more before, since a second can only take over what a first has saved, which it
+    does in full every five minutes and at its end."""
+    first = next(iter(CONTROLLERS))
+    for host in CONTROLLERS:
+        _directory(cluster, f"/run/slurmctld-{host}", "root")
+    launch(cluster, [ON_HOST, first, "slurmctld"], "slurmctld")
+    wait_for(cluster, lambda: node_states(cluster) is not None, "slurmctld", "slurmctld.log")
+    call(cluster, ["pkill", "-TERM", "-x", "slurmctld"], "ending slurmctld", clock=False)
+    deadline = time.monotonic() + 30
+    while answers(cluster, ["pgrep", "-x", "slurmctld"], clock=False) is not None:
+        if time.monotonic() > deadline:
+            raise TestbedError(f"slurmctld does not end; logs: {cluster.logs}")
+        time.sleep(0.1)
+    for host in CONTROLLERS:
+        launch(cluster, [ON_HOST, host, "slurmctld"], "slurmctld")
 
 
 def _directory(cluster: Cluster, path: str, owner: str) -> None:

@@ -84,7 +84,7 @@ def slurm_conf(s: Settings) -> str:
         ("CredType", "cred/munge"),
         ("StateSaveLocation", "/var/spool/slurmctld"),
         ("SlurmdSpoolDir", "/var/spool/slurmd-%n"),
-        # a slurmctld that starts ends the one that the file names: with two, each has a directory of its own there
+        # one that starts ends the one that the file names: each of two has a directory of its own there
         ("SlurmctldPidFile", "/run/slurmctld/slurmctld.pid" if s.backup else "/run/slurmctld.pid"),
         ("SlurmdPidFile", "/run/slurmd-%n.pid"),
         ("SlurmctldLogFile", f"{LOGS}/slurmctld.log"),
