@@ -4,13 +4,14 @@
 # make test-full the host's tests, and all tests on real Slurms
 # make lint      ruff and mypy --strict
 # make bench     speed and memory, as ratios against something known
+# make man completions   after a change of options or settings
 # make lock      renew requirements/*.txt from pyproject.toml (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= dry-run-report
 
-.PHONY: dry-run test test-host test-live test-full lint bench bench-live lock clean
+.PHONY: dry-run test test-host test-live test-full lint bench bench-live man completions lock clean
 .DEFAULT_GOAL := dry-run
 
 # a Debian without python3-venv gets it where we may install it, and a clear word where we may not
@@ -59,6 +60,13 @@ bench-live:
 	contrib/testbed/testbed up --slurm 26.05 --accounting --name bench --conf MaxJobCount=50000
 	contrib/testbed/testbed exec --name bench -- python bench/live_queue.py; status=$$?; \
 	  contrib/testbed/testbed down --name bench; exit $$status
+
+# from --help and the settings' own schema; they lie in the repository, and tests/test_man.py compares
+man: .venv/ready
+	$(BIN)/python contrib/man/generate.py contrib/man
+
+completions: .venv/ready
+	$(BIN)/python contrib/completions/generate.py contrib/completions
 
 lock:
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
