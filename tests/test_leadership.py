@@ -640,6 +640,28 @@ def test_a_command_that_writes_needs_the_lease(pair):
     assert peek(str(pair.path / "lease")).holder == ""
 
 
+def test_status_of_both(pair, cli, monkeypatch):
+    a, b = pair.daemon("ctl1"), pair.daemon("ctl2")
+    turn(a, b)
+
+    def shown(host, *words, code=0):
+        monkeypatch.setattr("tias_slurm.leadership.this_host", lambda: host)
+        done = cli("status", "--config", pair.path / f"{host}.toml", *words)
+        assert done.code == code, done
+        return done.out
+
+    first, second = (json.loads(shown(host, "--json")) for host in ("ctl1", "ctl2"))
+    assert (first["daemon"]["stands_by"], second["daemon"]["stands_by"]) == (False, True)
+    assert first["queue"] == second["queue"]
+    assert "leads" in shown("ctl1")
+    text = " ".join(shown("ctl2").split())
+    assert "stands by: the controller of this host is not in charge" in text
+    assert "leads ctl1, term 1" in text
+    # one whose process is gone
+    b.close()
+    assert "not running" in shown("ctl2", code=1)
+
+
 def test_a_reload_on_a_standby(pair):
     a, b = pair.daemon("ctl1"), pair.daemon("ctl2")
     turn(a, b)

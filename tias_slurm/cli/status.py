@@ -26,7 +26,7 @@ LATE_INTERVALS = 3
 def status(config: PathOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
     """Show the daemon and the queue as its last cycle left them. Asks Slurm nothing.
 
-    Exit code 1: no daemon runs, or it has had no good cycle for three intervals.
+    Exit code 1: no daemon runs here, or it has neither led nor stood by well for three intervals.
 
     Example: tias-slurm status --watch
     """
@@ -69,20 +69,31 @@ def gather(settings: Config) -> dict[str, Any]:
     """All that there is to say, ready for JSON: times in epoch s. Raises InputError."""
     from tias_slurm import hands
     from tias_slurm import status as state
+    from tias_slurm.leadership import this_host
 
     state_dir = settings.daemon.state_dir
     if not os.path.isdir(state_dir):
         from tias_slurm.errors import InputError
 
         raise InputError(f"{state_dir}: no such directory; has the daemon run? check [daemon] state_dir")
-    holder, left = state.holder(state_dir), state.left(state_dir) or {}
+    host = this_host() if settings.daemon.lease_path else ""
+    holder, left = state.holder(state_dir, host), state.left(state_dir, host) or {}
+    leadership: dict[str, Any] | None = left.get("leadership")
+    stands_by = leadership is not None and not leadership["leads"]
+    queue = left.get("queue")
+    # a standby has no cycles, but it leaves word as often
     last_ok, interval = left.get("last_ok"), left.get("interval_s", settings.cycle.interval_s)
-    late = last_ok is None or time.time() - last_ok > LATE_INTERVALS * interval
+    last = left.get("time") if stands_by else last_ok
+    late = last is None or time.time() - last > LATE_INTERVALS * interval
+    if leadership is not None and stands_by and leadership["leader"]:
+        queue = (state.left(state_dir, leadership["leader"]) or {}).get("queue")
     daemon: dict[str, Any] = {
         "running": holder.running,
         "pid": holder.pid,
         "well": holder.running and not late,
         "late": holder.running and late,
+        "stands_by": stands_by,
+        "leadership": leadership,
         "paused": hands.paused(state_dir),
         "pause": hands.why_paused(state_dir),
         "ignored": list(hands.ignored(state_dir)),
@@ -93,7 +104,7 @@ def gather(settings: Config) -> dict[str, Any]:
     return {
         "time": time.time(),
         "daemon": daemon,
-        "queue": left.get("queue"),
+        "queue": queue,
         **_ledger(settings, daemon["mode"] or settings.daemon.mode, left.get("max_writes")),
     }
 
