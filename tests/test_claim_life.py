@@ -152,3 +152,20 @@ def test_a_claim_over_its_quota_is_not_washed_clean():
     ledger.note(ranking([1]))
     known = ledger.remember(snapshot(150.0, one(deadline=np.nan)))
     assert known.claim_lost.tolist() == [True]
+
+
+def test_overdue_while_nobody_was_ranked_is_lost_too():
+    """Nobody waits, so that there is nothing to rank: the mark does not hang on that."""
+    ledger = Ledger()
+    for now, due in ((0.0, HOUR), (2 * HOUR, HOUR)):
+        known = ledger.remember(snapshot(now, one(deadline=due, state=RUNNING, run_time=now)))
+        assert known.deadline.tolist() == [due]
+    known = ledger.remember(snapshot(3 * HOUR, one(state=RUNNING, run_time=3 * HOUR)))
+    assert known.claim_lost.tolist() == [True]
+
+
+def test_no_window_of_nothing_though_the_clock_goes_back():
+    ledger = Ledger()
+    known = ledger.remember(snapshot(100.0, one(submit=200.0, deadline=200.0)))
+    assert np.isnan(known.deadline).all()
+    assert ledger.newly_unaccepted() == [(7, REASONS[PAST])]

@@ -189,6 +189,19 @@ def test_what_a_requeue_would_make_of_a_running_job():
     assert "if it were requeued now" not in told["what_if"]
 
 
+@pytest.mark.parametrize(("saves", "level"), [(600.0, 6), (0.0, 10)])
+def test_a_requeue_would_lose_what_is_not_saved(saves, level):
+    made = case(
+        running=True, gpus=[8], deadline=[T + 12 * HOUR], first_submit=[T - 60 * HOUR], executed=60 * HOUR
+    )
+    jobs = replace(made.snapshot.jobs, run_time=np.array([60 * HOUR]), checkpoint=np.array([saves]))
+    made = replace(made, snapshot=replace(made.snapshot, jobs=jobs))
+    told = account(made, 0)
+    assert told["level"] == 6
+    got = told["what_if"].get("if it were requeued now", {"level": 6})
+    assert got["level"] == level
+
+
 def test_a_job_that_runs_is_told_what_running_brings():
     told = account(case(gpus=[8], running=True), 0)
     assert {c["if_it"] for c in told["changes"]} == {"runs"}

@@ -73,7 +73,7 @@ def test_an_outlier_counts_for_one_job_in_the_last_bin():
 def test_it_fades_by_half_in_the_half_life():
     learner = crowd()
     whole = learner.counts.copy()
-    assert not learner.fade(0.0)
+    assert learner.fade(0.0)  # from when on is to be kept
     assert not learner.fade(DAY_S - 1)
     assert learner.fade(HALF_LIFE_D * DAY_S)
     assert np.allclose(learner.counts, whole / 2)
@@ -125,6 +125,22 @@ def test_it_comes_back_from_a_text_and_nonsense_does_not():
     for text in ("", "nonsense", "[]", "{}", '{"faded_at": 1, "users": {"a": [1, 2]}}', '{"faded_at": 1}'):
         again.loads(text)
         assert again.faded_at == learner.faded_at
+
+
+def test_a_restart_changes_nothing():
+    rng = np.random.default_rng(0)
+    one, two = Learner(), Learner()
+    for day in range(200):
+        n = int(rng.integers(0, 4))
+        jobs = rng.choice([HOUR, 9 * HOUR], n), rng.uniform(0.0, HOUR, n), [f"u{rng.integers(3)}"] * n
+        for learner in (one, two):
+            learner.fade(day * 0.7 * DAY_S)
+            learner.learn(*jobs)
+        again = Learner(counts=two.counts.copy())
+        again.loads(two.dumps())
+        two = again
+    assert one.counts.sum() > 20
+    assert np.array_equal(one.counts, two.counts)
 
 
 # ---- no future leaks ----

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from raw_queue import NOW, claims, config, nodes, queue, running
 
+from tias_slurm.levers import HELD
 from tias_slurm.slurm.live import Reservation, Share
 from tias_slurm.slurm.live_nodes import occupancy, usable
 from tias_slurm.slurm.observer import observe
@@ -316,3 +317,15 @@ def test_jobs_that_ask_alike_share_a_row():
     o = seen(CLUSTER, *jobs, requests={i: asked() for i in (100, 101, 102)}).occupancy
     assert o.partition[0] == o.partition[1] != o.partition[2]
     assert len(o.member) == 2
+
+
+def test_what_we_hold_takes_room_once_it_is_let_go():
+    """What it asks for is known, but nobody is requeued for it."""
+    raw, cluster = queue({"gpus": 8, "priority": 0, "reason": "JobHeldAdmin"}), nodes({}, {})
+    made = observe(raw, claims(1), config(), np.array([HELD]))
+    jobs = made.snapshot.jobs
+    assert not jobs.can_start[0]
+    placed = occupancy(raw, made.rows, jobs, cluster, {100: asked(**EIGHT)}, {}, [])
+    o = placed.occupancy
+    assert (o.node_gpus.tolist(), o.certain.tolist(), placed.unsure) == ([8], [False], {})
+    assert o.member[o.partition[0]].all()

@@ -1,5 +1,7 @@
 """What a planner makes of a ranking: writes, victims, warnings, holds; and what its budgets forbid."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from worlds import DAY, HOUR, history, job_table, occupancy, plan, ranking, replay, snapshot
@@ -256,6 +258,20 @@ class TestGrace:
             plan = planner.plan(snapshot(NOW, jobs, room=room), known, ranking([5, 5, 0]))
             assert (sorted(plan.warn.tolist()), sorted(plan.victims.tolist())) == (warn, victims)
 
+    def test_nobody_is_requeued_for_one_whose_room_goes_to_another(self):
+        # row 2 waits out the grace of its victim and would take what row 3 has freed
+        jobs = job_table(
+            4, state=[RUNNING, RUNNING, PENDING, PENDING], gpus=[4, 4, 4, 4], run_time=[9e3, 9e3, 0, 0]
+        )
+        room = occupancy([NODE], [(1, 4, 0, 0)] * 4, {0: [0], 1: [0]})
+        planner = Planner(ExactLever(), Limits(requeue=True, **self.LIMITS))
+        grace = np.array([120.0, 0.0, 0.0, 0.0])
+        for at, victims in ((np.nan, []), (NOW - 60.0, []), (NOW - 120.0, [0, 1])):
+            known = history(4, warned_at=[at, np.nan, np.nan, np.nan])
+            shown = replace(snapshot(NOW, jobs, room=room), grace=grace)
+            plan = planner.plan(shown, known, ranking([5, 4, 0, 1]))
+            assert sorted(plan.victims.tolist()) == victims
+
 
 class TestHolds:
     """Ten nodes of 8 GPUs, of which 80 % are for long jobs."""
@@ -334,6 +350,24 @@ class TestHolds:
             planner = Planner(self.LEVER, Limits(requeue=True, long_share=share))
             plan = planner.plan(snapshot(NOW, jobs, room=room), history(3), ranking([5, 5, 0]))
             assert plan.victims.tolist() == victims
+
+    def test_who_is_let_go_may_take_the_room(self):
+        # row 1, long, is let go and goes before row 2: nobody is requeued for row 2
+        jobs = job_table(
+            3,
+            state=[RUNNING, PENDING, PENDING],
+            gpus=8,
+            run_time=[9e3, 0, 0],
+            lever=[0.0, HELD, self.LEVER.target(np.zeros(1), ranking([3]))[0]],
+            can_start=[False, False, True],
+        )
+        room = occupancy([NODE], [(1, 8, 0, 0)] * 3, {0: [0]})
+        for level, victims in ((2, []), (4, [0])):
+            planner = Planner(self.LEVER, Limits(requeue=True, long_share=1.0))
+            known = history(3, window=[HOUR, np.nan, HOUR])
+            plan = planner.plan(snapshot(NOW, jobs, room=room), known, ranking([5, level, 3]))
+            assert plan.victims.tolist() == victims
+            assert 1 in plan.write
 
 
 class TestHoldsInReplay:

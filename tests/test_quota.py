@@ -10,6 +10,7 @@ from tias_slurm.assemble import quota_settings
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
 from tias_slurm.ledger import COUNTS, Ledger
+from tias_slurm.policy.tias import Tias, preset
 from tias_slurm.quota import RESERVE_S, Buckets, Settings, covered
 from tias_slurm.replay import simulate
 from tias_slurm.slurm.nodes import uniform
@@ -163,6 +164,16 @@ def test_the_last_gpu_second_does_not_let_everybody_in():
     assert np.isfinite(known.deadline).tolist() == [True, True, False]
 
 
+def test_a_lost_claim_that_waits_sets_nothing_apart():
+    ledger = Ledger(quota=Settings(1.0, HOUR))
+    for now, at in ((0.0, [0.0, 0.0, 0.0]), (HOUR, [0.0, 0.0, HOUR])):
+        due = [60.0, 60.0, 1e6] if now else [60.0, 60.0, np.nan]
+        known = ledger.remember(shown(now, deadline=due, submit=at, gpus=[100, 100, 8]))
+        ledger.note(Tias(preset("jct-first")).rank(now, known, ledger.learner.survival()))
+    known = ledger.remember(shown(HOUR + 60.0, deadline=due, submit=at, gpus=[100, 100, 8]))
+    assert known.deadline[2] == 1e6
+
+
 def test_buckets_survive_a_restart(tmp_path):
     store = SqliteStore(str(tmp_path / "ledger.sqlite"))
     ledger = Ledger(store, quota=Settings(0.001, 10 * HOUR))
@@ -173,6 +184,17 @@ def test_buckets_survive_a_restart(tmp_path):
     assert again.buckets.used == ledger.buckets.used
     assert again.buckets.at == 60.0
     store.close()
+
+
+def test_what_starts_beside_a_restart_is_charged(tmp_path):
+    path = str(tmp_path / "ledger")
+    for now, runs_for in ((0.0, None), (60.0, 50.0)):
+        store = SqliteStore(path)
+        ledger = Ledger(store, quota=Settings(0.7, HOUR))
+        state = PENDING if runs_for is None else RUNNING
+        ledger.remember(shown(now, state=state, run_time=runs_for or 0.0))
+        store.close()
+    assert ledger.buckets.used == {"lab": 3 * 50.0}
 
 
 def test_in_a_trace_the_user_stands_for_the_account_and_a_quota_stops_a_cheat():

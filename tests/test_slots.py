@@ -1,5 +1,7 @@
 """Shares: who holds a long slot, and what holds for any walk over those who would like one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -138,3 +140,10 @@ def test_the_ledger_keeps_them():
     policy = Tias(preset("slots", slot_share=1.0))
     ledger.note(policy.rank(0.0, known, PRIOR))
     assert ledger.remember(snapshot(60.0, jobs)).slot.tolist() == [True, False]  # 8 GPUs in all
+
+
+def test_one_without_gpus_is_no_holder():
+    """Else none that is wider than the share could be the only one."""
+    jobs = replace(rank_input(gpus=[0, 8], deadline=NOW + 3 * DAY, first_submit=NOW), capacity=8.0)
+    jobs.running[0] = True
+    assert Tias(preset("slots")).rank(NOW, jobs, PRIOR).slot.tolist() == [False, True]

@@ -154,6 +154,10 @@ def test_one_that_is_wider_than_the_share_goes_alone():
     assert front([500, 1], [20, 30]) == [False, True]
 
 
+def test_one_without_gpus_has_no_place_in_front():
+    assert front([0.0, 2 * GPUS], [STARVING_S + 1, STARVING_S]) == [False, True]
+
+
 def test_who_started_from_the_front_counts_until_it_ends():
     assert front([6, 6], [30, 20], held=[True, False], running=[True, False]) == [True, False]
     assert front([6, 6], [30, 20], held=[False, False], running=[True, False]) == [False, True]
@@ -191,3 +195,14 @@ def test_the_rest_of_an_array_queues_anew():
     known = ledger.remember(snapshot(60.0, job_table(3, job_id=[7, 8, 9], array_id=7, state=state)))
     assert known.front.tolist() == [False, True, False]
     assert known.since.tolist() == [0.0, 0.0, 0.0]
+
+
+def test_a_task_split_off_has_not_waited_while_its_array_was_blocked():
+    ledger, id_, now = Ledger(), [10], 30 * DAY
+    for at in (0.0, now):
+        array = job_table(1, job_id=id_, array_id=id_, can_start=False)
+        ledger.remember(snapshot(at, array))
+    for at, waited in ((now + 60.0, 0.0), (now + DAY + 60.0, DAY)):
+        tasks = job_table(2, job_id=[10, 11], array_id=10, can_start=[False, True])
+        known = ledger.remember(snapshot(at, tasks))
+        assert (at - known.since).tolist() == [0.0, waited]

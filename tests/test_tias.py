@@ -449,6 +449,13 @@ class TestSizeHint:
         assert r.level.tolist() == [9, 5]
         assert np.isfinite(r.urgency).all()
 
+    def test_without_gpus_no_limit_is_no_size(self):
+        jobs = flagged(rank_input(gpus=[0, 8], first_submit=NOW), time_limit=[np.inf, HOUR])
+        with np.errstate(invalid="raise"):
+            r = Tias(preset("jct-first", size_hint="time-limit")).rank(NOW, jobs, PRIOR)
+        assert r.level.tolist() == [1, 1]
+        assert r.urgency.tolist() == [1.0, 8 * HOUR]
+
     def test_a_limit_that_is_not_known_tells_nothing(self):
         r = self.rank([np.nan])
         assert r.level.tolist() == [1]

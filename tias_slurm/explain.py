@@ -242,7 +242,11 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
     if waits:
         what_if["once it runs"] = asked.state(running=True)
     elif s.jobs.requeueable[row]:
-        what_if["if it were requeued now"] = asked.state(running=False, since=s.now, late=False)
+        ran, saves = float(s.jobs.run_time[row]), float(s.jobs.checkpoint[row])
+        saved = max(float(k.executed[row]) - ran % saves, 0.0) if saves > 0.0 else 0.0
+        what_if["if it were requeued now"] = asked.state(
+            running=False, since=s.now, late=False, executed=saved
+        )
     return {
         "level": state.level,
         "class": state.kind,

@@ -153,6 +153,8 @@ class Ledger:
             t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
             self._close_runs(snapshot, np.flatnonzero(restarted))
             t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
+        # who has passed it since nobody was ranked, for nobody waited
+        t[t[:, CLAIM] <= self._last_look, FALLEN] = 1.0
         self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
         untouched = np.isnan(t[:, SET])
@@ -284,7 +286,9 @@ class Ledger:
         if np.array_equal(said, t[:, CLAIM], equal_nan=True):
             self.unaccepted = np.zeros(len(t), dtype=np.int64)
             return
-        seen = t[:, FIRST] if self._told_at_submit else snapshot.now - snapshot.jobs.run_time
+        seen = t[:, FIRST]
+        if not self._told_at_submit:
+            seen = np.maximum(seen, snapshot.now - snapshot.jobs.run_time)
         old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.full(len(t), TAKEN))
         claim = follow(said, seen, old, t[:, FALLEN] > 0, self._max_changes)
         # what a job comes to say while it runs must not keep others from its nodes; what it said before we
@@ -321,15 +325,18 @@ class Ledger:
             return
         claims = np.isfinite(t[:, CLAIM])
         pays = claims & (jobs.state == RUNNING) & (t[:, COUNTS] > 0) & (t[:, FALLEN] == 0)
+        # a restart has to know of the first look, and of the last one at which a bucket was in use
+        keep = bool(self.buckets.used) or not np.isfinite(self.buckets.at)
         left = self.buckets.look(
             snapshot.now, snapshot.accounts, snapshot.capacity, jobs.account, jobs.weight, jobs.run_time, pays
         )
         open_ = (jobs.state == PENDING) | self._new
-        takes = np.where(claims & (open_ | pays), jobs.weight, 0.0)
+        # a lost claim will not use what it would set apart
+        takes = np.where(claims & ((open_ & (t[:, FALLEN] == 0)) | pays), jobs.weight, 0.0)
         # who runs comes before who waits
         order = np.lexsort((jobs.job_id, t[:, FIRST], ~pays))
         t[open_, COUNTS] = covered(left, jobs.account, takes, order)[open_]
-        if self._store is not None and self.buckets.used:
+        if self._store is not None and (keep or self.buckets.used):
             self._store.put("quota", self.buckets.dumps())
 
     def _realign(self, snapshot: Snapshot) -> None:
@@ -375,7 +382,8 @@ class Ledger:
         fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
         lever = snapshot.jobs.lever[rows]
         ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE])
-        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SINCE))
+        # with its wait what was not able in it
+        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SINCE, BLOCKED_AT))
         fresh[np.ix_(rows, claim)] = parent[:, claim]
         # a slot or a place in front was one task's: the first that is split off has it, the rest queue anew
         _, first = np.unique(at[known], return_index=True)

@@ -132,9 +132,11 @@ class Planner:
         """`planned`, `off`: values once the writes are in, and which of them are not what they should be."""
         limits, jobs, now = self.limits, snapshot.jobs, snapshot.now
         preemptible = self.preemptible(snapshot, history.requeues, ranking)
-        rows = np.flatnonzero((jobs.state == PENDING) & jobs.can_start)
+        able = jobs.can_start
         if limits.long_share is not None:
-            rows = rows[planned[rows] != HELD]
+            # who is let go now may take what is freed, but is not sure to start
+            able = (able | (jobs.lever == HELD)) & (planned != HELD)
+        rows = np.flatnonzero((jobs.state == PENDING) & able)
         if not len(rows) or not preemptible.any():
             return _NO_REQUEUES
         worst = ranking.level[preemptible].max()
@@ -158,18 +160,23 @@ class Planner:
             loss = np.where(warned, 0.0, loss)
         # None: all of them
         certain = True if snapshot.occupancy.certain is None else snapshot.occupancy.certain
-        victims, wanted_by = preemption.select(
-            order,
-            jobs.gpus,
-            ranking.level,
-            preemptible,
-            loss,
-            snapshot.occupancy,
-            limits.max_preemptors,
-            may=~off & ~(now - history.preempted_at < limits.cooldown_s) & certain,
-            front=ranking.front,
-            budget=self._budget(snapshot, history),
-        )
+        may = ~off & jobs.can_start & ~(now - history.preempted_at < limits.cooldown_s) & certain
+
+        def choose(usable: Bools, may: Bools) -> tuple[Ints, Ints]:
+            return preemption.select(
+                order,
+                jobs.gpus,
+                ranking.level,
+                usable,
+                loss,
+                snapshot.occupancy,
+                limits.max_preemptors,
+                may=may,
+                front=ranking.front,
+                budget=self._budget(snapshot, history),
+            )
+
+        victims, wanted_by = choose(preemptible, may)
         wait = grace[victims]
         if not (wait > 0.0).any():
             return Requeues(victims, wanted_by, _NOBODY, _NOBODY)
@@ -177,7 +184,13 @@ class Planner:
         go = ~np.isin(wanted_by, wanted_by[~due])
         # nobody has others warned again and again while those that he has wait out their grace
         warn = ~warned[victims] & (wait > 0.0) & ~(now - history.warned_for[wanted_by] < limits.cooldown_s)
-        return Requeues(victims[go], wanted_by[go], victims[warn], wanted_by[warn])
+        sent = victims[go], wanted_by[go]
+        if go.any() and not go.all():
+            # who waits out a grace would take the room of those behind him
+            usable, ready = np.zeros_like(may), np.zeros_like(may)
+            usable[victims[go]] = ready[wanted_by[go]] = True
+            sent = choose(usable, may & ready)
+        return Requeues(*sent, victims[warn], wanted_by[warn])
 
     def _budget(self, snapshot: Snapshot, history: History) -> Budget | None:
         """What the hour leaves. None: no limit."""

@@ -30,6 +30,8 @@ ALONE = 10.0
 OF_OTHERS = 0.25
 # users whose weights are remembered; who ended nothing for longest is forgotten first
 MOST_USERS = 10_000
+# their weights have so many digits, here as in the store, so that a restart changes nothing
+DIGITS = 4
 DAY_S = 86_400.0
 # the upper end of the uniform prior on the run time, as a share of the window
 PRIOR_UPPER = BINS * BIN_WIDTH
@@ -77,16 +79,17 @@ class Learner:
         mine = np.zeros(len(self.counts)) if mine is None else mine
         others = float(self.counts[window].sum()) - float(mine[window])
         room = min(max(max(ALONE, OF_OTHERS * others) - float(mine[window]), 0.0), 1.0)
-        mine[window] += room
+        mine[window] = round(float(mine[window]) + room, DIGITS)
         self.users[user] = mine
         if len(self.users) > MOST_USERS:
             del self.users[next(iter(self.users))]
         return room
 
     def fade(self, now: float) -> bool:
-        """Let what was learned fade, a day at a time; whether it did."""
+        """Let what was learned fade, a day at a time; whether there is something new to keep."""
         if not np.isfinite(self.faded_at):
             self.faded_at = now
+            return True
         days = np.floor((now - self.faded_at) / DAY_S)
         if days < 1.0:
             return False
@@ -96,7 +99,7 @@ class Learner:
         left = 0.5 ** (days / HALF_LIFE_D)
         self.counts *= left
         self.counts[self.counts < 1e-6] = 0.0
-        self.users = {user: w * left for user, w in self.users.items() if w.sum() * left >= 0.01}
+        self.users = {u: np.round(w * left, DIGITS) for u, w in self.users.items() if w.sum() * left >= 0.01}
         self._survival = None
         return True
 
@@ -128,7 +131,7 @@ class Learner:
 
     def dumps(self) -> str:
         """What a store has to keep beside `counts`, as text."""
-        users = {user: [round(w, 4) for w in weights.tolist()] for user, weights in self.users.items()}
+        users = {user: [round(w, DIGITS) for w in weights.tolist()] for user, weights in self.users.items()}
         at = self.faded_at if np.isfinite(self.faded_at) else None
         return json.dumps({"faded_at": at, "users": users})
 

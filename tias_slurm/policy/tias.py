@@ -97,8 +97,9 @@ class Tias:
         size = jobs.attained
         hinted = self.settings.size_hint == "time-limit"
         if hinted:
-            # no limit is the largest; one that is not known, NaN, tells nothing
-            asked = np.nan_to_num(jobs.time_limit, nan=0.0, posinf=np.inf) * jobs.gpus
+            # no limit is the largest; one that is not known, NaN, tells nothing, nor does one without GPUs
+            limit = np.where(np.isnan(jobs.time_limit) | (jobs.gpus <= 0.0), 0.0, jobs.time_limit)
+            asked = limit * jobs.gpus
             size = np.maximum(size, asked / LIMIT_PER_USE)
         best_effort = 2 * queue_of(size, self._thresholds) + 1
         level = np.where(jobs.claim_lost, np.maximum(best_effort, last - 2), best_effort)
@@ -133,7 +134,8 @@ class Tias:
         window = jobs.deadline - jobs.first_submit
         if c.slot_share <= 0.0:
             return np.zeros(len(jobs), dtype=np.bool_)
-        able = (window >= c.slot_window_s) & ~fallen & jobs.able & ~jobs.late
+        # one without GPUs takes none, and would still count as a holder
+        able = (window >= c.slot_window_s) & ~fallen & jobs.able & ~jobs.late & (jobs.gpus > 0.0)
         new = np.flatnonzero(able & ~jobs.slot)
         order = new[np.lexsort((jobs.job_id[new], jobs.first_submit[new], (jobs.gpus * window)[new]))]
         return grant(order, jobs.gpus, able & jobs.slot, c.slot_share * jobs.capacity, strict=False)
@@ -148,7 +150,7 @@ class Tias:
         c = self.settings
         if c.starving_s <= 0.0:
             return np.zeros(len(jobs), dtype=np.bool_)
-        starving = ~jobs.running & jobs.able & (now - jobs.since >= c.starving_s)
+        starving = ~jobs.running & jobs.able & (jobs.gpus > 0.0) & (now - jobs.since >= c.starving_s)
         holds = jobs.front & (jobs.running | starving)
         new = np.flatnonzero(starving & ~holds)
         if not len(new):

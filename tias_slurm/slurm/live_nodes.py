@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 
 from tias_slurm.jobs import PENDING, Bools, Floats, Ints, JobTable, Occupancy
+from tias_slurm.levers import HELD
 from tias_slurm.slurm.hostlist import expand
 from tias_slurm.slurm.live import RawNodes, RawRequests, RawTable, Reservation, Share
 from tias_slurm.slurm.requests import UnsureError, Wish, read_request
@@ -108,7 +109,9 @@ def occupancy(
     partition = np.zeros(n, dtype=np.int64)
     certain = np.zeros(n, dtype=np.bool_)
     unsure: Counter[str] = Counter()
-    for i in np.flatnonzero((jobs.state == PENDING) & jobs.can_start).tolist():
+    # what we hold may be let go in this very cycle, and takes its room then
+    held_now = jobs.lever == HELD
+    for i in np.flatnonzero((jobs.state == PENDING) & (jobs.can_start | held_now)).tolist():
         r = int(rows[i])
         why = ""
         try:
@@ -121,7 +124,7 @@ def occupancy(
             partition[i], asked = classes.of_any(raw, r)
         amounts[:, i] = asked
         certain[i] = not why
-        if why:
+        if why and not held_now[i]:
             unsure[why] += 1
     return Placed(
         Occupancy(
