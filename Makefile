@@ -5,13 +5,14 @@
 # make lint      ruff and mypy --strict
 # make bench     speed and memory, as ratios against something known
 # make man completions   after a change of options or settings
+# make deb, rpm  packages; see contrib/packaging/README.md
 # make lock      renew requirements/*.txt from pyproject.toml (needs uv)
 
 PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= dry-run-report
 
-.PHONY: dry-run test test-host test-live test-full lint bench bench-live man completions lock clean
+.PHONY: dry-run test test-host test-live test-full lint bench bench-live man completions deb rpm lock clean
 .DEFAULT_GOAL := dry-run
 
 # a Debian without python3-venv gets it where we may install it, and a clear word where we may not
@@ -67,6 +68,15 @@ man: .venv/ready
 
 completions: .venv/ready
 	$(BIN)/python contrib/completions/generate.py contrib/completions
+
+# a Debian package, made in a clean root of the test bed and tried in another; SUITE=bookworm, trixie or testing
+SUITE ?= bookworm
+deb:
+	$(PYTHON) contrib/packaging/build_deb.py $(SUITE) dist
+
+# an RPM, on a machine that has rpmbuild and python3
+rpm:
+	contrib/packaging/build_rpm.sh dist
 
 lock:
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

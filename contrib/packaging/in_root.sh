@@ -1,0 +1,9 @@
+#!/bin/sh
+# Inside a clean root: Debian's build tools, then the package, offline, out of the sources and wheels here.
+set -eu
+export DEBIAN_FRONTEND=noninteractive
+rm -f /etc/dpkg/dpkg.cfg.d/testbed
+apt-get update -q
+apt-get install -qy --no-install-recommends debhelper dpkg-dev fakeroot python3-pip python3-venv
+cd /build/tias-slurm
+unshare --net -- dpkg-buildpackage --build=binary --no-sign
