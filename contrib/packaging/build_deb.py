@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Build the Debian package in a clean Debian root, and try it in another: `build_deb.py [SUITE] [DIRECTORY]`.
 
-SUITE: bookworm (default), trixie or testing. From the last commit; the package goes to DIRECTORY (default: dist).
+SUITE: bookworm (default), trixie or testing. From the last commit, into DIRECTORY (default: dist).
 Needs root, git, Debian's archive and PyPI. Exit codes: 0 built and tried, 1 not.
 """
 

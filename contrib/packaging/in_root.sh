@@ -6,4 +6,5 @@ rm -f /etc/dpkg/dpkg.cfg.d/testbed
 apt-get update -q
 apt-get install -qy --no-install-recommends debhelper dpkg-dev fakeroot python3-pip python3-venv
 cd /build/tias-slurm
-unshare --net -- dpkg-buildpackage --build=binary --no-sign
+# -d: nothing is compiled, so no build-essential
+unshare --net -- dpkg-buildpackage -d --build=binary --no-sign
