@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from tias_slurm.config import Config
 from tias_slurm.jobs import Ints, Snapshot
+from tias_slurm.levers import HELD, HOLD_REASON, shown
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Policy, Ranking
 from tias_slurm.slurm.live import RawTable
@@ -22,6 +23,11 @@ class Action:
     event: Literal["write", "warn", "requeue"]
     entry: Entry
     said: dict[str, Any]  # for the log
+
+
+def reason(policy: Policy, ranking: Ranking, row: int, new: float) -> str:
+    """Why a job gets a value."""
+    return HOLD_REASON if new == HELD else policy.reason(ranking, row)
 
 
 def actions(
@@ -45,8 +51,8 @@ def actions(
 
     made = []
     for r, old, new in zip(plan.write.tolist(), plan.old.tolist(), plan.new.tolist(), strict=True):
-        kind, why = config.lever.kind, policy.reason(ranking, r)
-        said = {"job": name(r), "field": kind, "old": int(old), "new": int(new), "reason": why}
+        kind, why = config.lever.kind, reason(policy, ranking, r, new)
+        said = {"job": name(r), "field": kind, "old": shown(old), "new": shown(new), "reason": why}
         made.append(Action("write", Entry(now, int(ids[r]), kind, old, new, why), said))
     for r in plan.warn.tolist():
         sent, seconds = warning(int(ids[r]))

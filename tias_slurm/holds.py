@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Pools, Snapshot
 from tias_slurm.levers import HELD
 from tias_slurm.policy.learning import PRIOR_UPPER
 from tias_slurm.policy.shares import grant
@@ -29,17 +29,16 @@ def held(
     `ours`: jobs that may be written; `order`: where they would stand, the larger goes first. Nodes that share
     no partition are clusters of their own, each with its share. What runs counts, whatever its width. Inside
     a share one that does not fit is passed over, but nobody passes one in `front`: no job waits for ever.
+    Whom somebody released is not held again.
     """
     jobs, o = snapshot.jobs, snapshot.occupancy
     long = (jobs.gpus > 0) & ~(PRIOR_UPPER * history.window <= long_window_s)
-    pool_of = pools(o.member)
-    pool = pool_of[o.partition]
-    room = np.zeros(len(pool_of))
-    for p in np.unique(pool_of):
-        nodes = o.member[pool_of == p].any(axis=0)
-        room[p] = share * o.total_gpus[nodes].sum()
+    pool, total = snapshot.pools or in_pools(o.member, o.partition, o.total_gpus)
+    room = share * total.astype(np.float64)
     held_now = jobs.lever == HELD
     waits = (jobs.state == PENDING) & ours & (jobs.can_start | held_now)
+    if history.released is not None:
+        waits &= ~history.released
     able = waits & long & (jobs.gpus <= room[pool])
     gpus = jobs.gpus.astype(np.float64)
     stays: Bools = able.copy()
@@ -53,6 +52,15 @@ def held(
             released = grant(rows[len(first) :], gpus, released, float(room[p]), strict=False)
         stays[released] = False
     return stays
+
+
+def in_pools(member: Bools, partition: Ints, gpus: Ints) -> Pools:
+    """The pools of jobs by their row of `member`, shape (P, N); `gpus`, shape (N,), of each node."""
+    pool_of = pools(member)
+    total = np.zeros(len(pool_of), dtype=np.int64)
+    for p in np.unique(pool_of):
+        total[p] = gpus[member[pool_of == p].any(axis=0)].sum()
+    return Pools(pool_of[partition], total)
 
 
 def pools(member: Bools) -> Ints:

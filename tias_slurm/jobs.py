@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -114,6 +114,7 @@ class History:
     warned_for: Floats  # when we last warned others for it; NaN: never
     window: Floats  # seconds from the first submit to the deadline of the claim that counts; NaN: none
     last_hour: Counter[str]  # jobs that we requeued in the last hour, by user
+    released: Bools | None = None  # that we held and somebody let go; None: none
 
 
 @dataclass(frozen=True)
@@ -154,6 +155,13 @@ class Occupancy:
     certain: Bools | None = None
 
 
+class Pools(NamedTuple):
+    """Clusters of their own: nodes that share no partition, directly or through others."""
+
+    of: Ints  # (n,) the one that each job belongs to
+    gpus: Ints  # (Q,) that jobs could have in each
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """One look at the cluster."""
@@ -169,6 +177,7 @@ class Snapshot:
     # (n,) seconds that each job is warned before a requeue; None: all as the limits say
     grace: Floats | None = None
     weighted: float | None = None  # all GPUs by their weights; None: each counts 1
+    pools: Pools | None = None  # None: as the partitions of the occupancy say
 
     @property
     def capacity(self) -> float:

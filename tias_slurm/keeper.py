@@ -231,6 +231,14 @@ class Guarded:
         """See Adapter."""
         return self._send(lambda: self.inner.unpin(job_id))
 
+    def hold(self, job_id: int) -> WriteResult:
+        """See Adapter."""
+        return self._send(lambda: self.inner.hold(job_id))
+
+    def release(self, job_id: int) -> WriteResult:
+        """See Adapter."""
+        return self._send(lambda: self.inner.release(job_id))
+
     def requeue(self, job_id: int) -> WriteResult:
         """See Adapter."""
         return self._send(lambda: self.inner.requeue(job_id))

@@ -21,13 +21,17 @@ from tias_slurm.ledger_table import (
     FIRST,
     FOUND,
     FRONT,
+    HELD_BY_US,
+    HOLD,
     KEPT,
     LATE,
+    LET_GO,
     LOST,
     NICE,
     PREEMPTED_AT,
     REDONE,
     REFUSED,
+    RELEASED,
     REQUEUED_AT,
     REQUEUES,
     RESTARTS,
@@ -120,6 +124,7 @@ class Ledger:
             t[:, WARNED_FOR],
             np.where(t[:, COUNTS] > 0, t[:, CLAIM] - t[:, FIRST], np.nan),
             self._requeues.last_hour(self._last_look),
+            t[:, HOLD] == RELEASED,
         )
 
     @property
@@ -153,10 +158,12 @@ class Ledger:
             t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
             self._close_runs(snapshot, np.flatnonzero(restarted))
             t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
+            t[restarted, HOLD] = 0.0
         # who has passed it since nobody was ranked, for nobody waited
         t[t[:, CLAIM] <= self._last_look, FALLEN] = 1.0
         self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
+        self._follow_holds(snapshot)
         untouched = np.isnan(t[:, SET])
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
@@ -226,6 +233,14 @@ class Ledger:
             return otherwise
         t = self._table[at]
         return np.where(known, np.where(np.isnan(t[:, SET]), t[:, FOUND], t[:, SET]), otherwise)
+
+    def holds(self, ids: Ints) -> Bools:
+        """Which jobs, by id, are held by us as far as we know. Shape (n,)."""
+        at, known = self._find(ids)
+        if not len(self._ids):
+            return known
+        t = self._table[at]
+        return np.asarray(known & ((t[:, HOLD] == HELD_BY_US) | (t[:, SET] == HELD)), dtype=np.bool_)
 
     def learn_past(self, ids: Ints, first_submit: Floats, attained: Floats, kept: Floats) -> None:
         """Take in what is known elsewhere of runs that we did not see; those jobs are not unseen any more.
@@ -297,16 +312,30 @@ class Ledger:
         t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] = claim.deadline, claim.accepted, claim.lost
         self.unaccepted = claim.refused
 
+    def _follow_holds(self, snapshot: Snapshot) -> None:
+        """Whether what we hold is held still: nothing of ours is left on a job that somebody released."""
+        t, held = self._table, snapshot.jobs.lever == HELD
+        stood, meant = t[:, HOLD] == HELD_BY_US, t[:, SET] == HELD
+        if not (stood | meant).any():
+            return
+        released = stood & meant & ~held
+        t[held & meant, HOLD] = HELD_BY_US
+        t[stood & ~held, HOLD] = LET_GO
+        t[released, HOLD] = RELEASED
+        t[released, SET] = t[released, BEFORE] = np.nan
+
     def _wait(self, snapshot: Snapshot) -> None:
         """How long each job has waited for nothing but nodes and its turn: what a limit, a hold, a dependency
         or a person made it wait is not counted."""
         t, jobs, now = self._table, snapshot.jobs, snapshot.now
         waits = jobs.state == PENDING
         # what we hold ourselves waits for its turn
-        by_us = (jobs.lever == HELD) & (t[:, SET] == HELD)
+        by_us = t[:, HOLD] == HELD_BY_US
         able = (jobs.can_start | by_us) & ~self.overridden(snapshot) & ~self.refused
         begins = np.isnan(t[:, SINCE])
-        t[:, SINCE] = np.fmax(t[:, SINCE], jobs.since)
+        # a release begins a new spell for Slurm; one that ends a hold of ours does not
+        spell = begins | (t[:, HOLD] == 0)
+        t[spell, SINCE] = np.fmax(t[:, SINCE], jobs.since)[spell]
         blocked = np.isfinite(t[:, BLOCKED_AT])
         stops, goes = waits & ~able & ~blocked, blocked & (able | ~waits)
         if stops.any():
@@ -381,7 +410,7 @@ class Ledger:
         rows, parent = rows[known], self._table[at[known]]
         fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
         lever = snapshot.jobs.lever[rows]
-        ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE])
+        ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE]) | (parent[:, HOLD] == HELD_BY_US)
         # with its wait what was not able in it
         claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SINCE, BLOCKED_AT))
         fresh[np.ix_(rows, claim)] = parent[:, claim]
@@ -390,7 +419,7 @@ class Ledger:
         privilege = np.array((SLOT, FRONT))
         fresh[np.ix_(rows[first], privilege)] = parent[np.ix_(first, privilege)]
         self._table[np.ix_(at[known][first], privilege)] = 0.0
-        inherited = (FOUND, NICE, SET, BEFORE)
+        inherited = (FOUND, NICE, SET, BEFORE, HOLD)
         fresh[np.ix_(rows[ours], inherited)] = parent[np.ix_(ours, inherited)]
 
     def _close_runs(self, snapshot: Snapshot, rows: Ints) -> None:

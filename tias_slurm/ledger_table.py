@@ -36,12 +36,15 @@ COLUMNS = (
     "warned_at",  # when we last warned it of a requeue
     "warned_for",  # when we last warned others for it
     "redone",  # seconds of work that our requeues have cost it
+    "hold",  # in this spell of waiting: 1 we hold it, 2 we let it go, 3 somebody else did
 )
 (
     FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
     CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT, REQUEUED_AT, PREEMPTED_AT,
-    WARNED_AT, WARNED_FOR, REDONE,
+    WARNED_AT, WARNED_FOR, REDONE, HOLD,
 ) = range(len(COLUMNS))  # fmt: skip
+# what HOLD says
+HELD_BY_US, LET_GO, RELEASED = 1.0, 2.0, 3.0
 # columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
 UNKNOWN = (
     "set", "before", "refused", "claim", "since", "blocked_at", "requeued_at", "preempted_at", "warned_at",

@@ -20,6 +20,15 @@ PRIORITY_BASE = 1_000_000_000
 HELD = -(2.0**31)
 
 
+# why a job is held
+HOLD_REASON = "held: long jobs have their share of the GPUs"
+
+
+def shown(value: float) -> int | str:
+    """A lever's value as people are told of it."""
+    return "held" if value == HELD else int(value)
+
+
 class Lever(Protocol):
     """A field of a job that we may write."""
 

@@ -45,6 +45,7 @@ class LiveCycle:
             standing=self.ledger.standing,
             multifactor=facts.priority_type == "priority/multifactor",
             told=told,
+            holds=self.ledger.holds,
             ignored=partial(_ignored, config.daemon.state_dir),
         )
         kind = SlurmPreempts if config.requeue.mode == "slurm" else Planner

@@ -9,7 +9,9 @@ import numpy as np
 
 from tias_slurm.jobs import Floats
 from tias_slurm.ledger_table import BEFORE, FOUND, NICE, SET, SUBMIT
-from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult
+from tias_slurm.levers import HELD
+from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult, by_admin
+from tias_slurm.slurm.live_values import explicit
 from tias_slurm.store import Entry, SqliteStore
 
 
@@ -56,6 +58,10 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
         if not same_job:
             results.append(Restored(job, int(old), int(old), "another job has the id: left alone"))
             continue
+        if old == HELD and not (
+            by_admin(int(raw.priority[r]), raw.reason[r]) and HELD in (table[at, SET], table[at, BEFORE])
+        ):
+            old = 0.0  # a person's hold, which stays: it took our priority away
         if old == want:
             # nothing of ours, but where an explicit priority was and is gone, the user's nice went with it
             nice = int(table[at, NICE])
@@ -70,7 +76,7 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
         if old not in (table[at, SET], table[at, BEFORE]):
             results.append(Restored(job, int(old), int(old), "changed by somebody else: left alone"))
             continue
-        result, new = _undo(adapter, job, field, want, float(table[at, NICE]))
+        result, new = _undo(adapter, job, field, old, want, float(table[at, NICE]))
         results.append(Restored(job, int(old), int(new), _outcome(result), result.message))
         if result.result in ("ok", "gone") and known.get(job) == at:
             undone.append(at)
@@ -95,24 +101,21 @@ def _values(adapter: Adapter, raw: RawTable, field: Field) -> Floats:
     if field == "nice":
         return raw.nice.astype(np.float64)
     if field == "priority":
-        values = raw.priority.astype(np.float64)
-        if adapter.facts().priority_type == "priority/multifactor":
-            shown = adapter.pinned()
-            # a held job has lost our priority, and a release would start it
-            pinned = [shown.get(j, p != 0) for j, p in zip(raw.job_id.tolist(), raw.priority, strict=True)]
-            values *= np.array(pinned, dtype=np.float64)
-        return values
+        multifactor = adapter.facts().priority_type == "priority/multifactor"
+        return explicit(raw, adapter.pinned() if multifactor else None, 1.0)
     factors = adapter.site_factors()
     # under an explicit priority it is still there, but shown as 0
     factors = {job: factors[job] for job, pinned in adapter.pinned().items() if job in factors and not pinned}
     return np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
 
 
-def _undo(adapter: Adapter, job: int, field: Field, want: float, nice: float) -> tuple[WriteResult, float]:
-    """An explicit priority is unpinned, which wipes the nice; then the user's own nice is put back."""
+def _undo(
+    adapter: Adapter, job: int, field: Field, old: float, want: float, nice: float
+) -> tuple[WriteResult, float]:
+    """A hold is released, an explicit priority is unpinned; either may have cost the user's own nice."""
     if field != "priority":
         return adapter.write(job, field, int(want)), want
-    result = adapter.unpin(job)
+    result = adapter.release(job) if old == HELD else adapter.unpin(job)
     if result.result == "ok" and nice:
         result = adapter.write(job, "nice", int(nice))
     return result, nice

@@ -28,10 +28,6 @@ from tias_slurm.store import SqliteStore, known_to
 
 def check(config: Config, facts: SiteFacts, store: SqliteStore) -> list[tuple[str, str]]:
     """What would be refused in enforcement, and what to do; the rest of it raises InputError."""
-    if config.planner.long_share is not None:
-        raise InputError(
-            "[planner] long_share: no job is held on a running Slurm yet, only in a dry run; leave it out"
-        )
     found = _preemption(config, facts)
     _lever(config, facts, store)
     return found

@@ -12,6 +12,7 @@ import numpy as np
 from tias_slurm import hands
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import PENDING, Bools, Ints, RankInput, Snapshot
+from tias_slurm.levers import HELD
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import CLASSES, Tias
 
@@ -76,6 +77,8 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
             "most": policy.settings.slot_share,
         },
         "front": _both(waits, gpus, ranking.front),
+        # by us: a job that somebody else holds is not writable
+        "held": _both(waits, gpus, snapshot.jobs.writable & (snapshot.jobs.lever == HELD)),
     }
 
 

@@ -19,7 +19,7 @@ from tias_slurm.jobs import Floats, Ints
 from tias_slurm.leadership import Knowledge
 from tias_slurm.policy.learning import Learner
 
-SCHEMA = 2
+SCHEMA = 3
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 _MARK = 0x54494153
 _AT_ONCE = 500  # ids in one query

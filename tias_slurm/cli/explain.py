@@ -57,6 +57,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     from tias_slurm.claim_life import REASONS
     from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
+    from tias_slurm.levers import HELD
 
     raw = seen.raw
     job: dict[str, Any] = {
@@ -79,6 +80,9 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     jobs, history = made.snapshot.jobs, ledger.history()
     planned = jobs.lever.copy()
     planned[made.plan.write] = made.plan.new
+    target = float(seen.cycle.lever.target(history.found, made.ranking)[row])
+    if planned[row] == HELD and jobs.writable[row]:
+        target = HELD
     case = Case(
         made.snapshot,
         made.known,
@@ -101,7 +105,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
         "claim_changes": max(0, int(kept["accepted"]) - 1),
         "claim_over_quota": over_quota,
         "claim_lost": bool(kept["lost"] > 0),
-        "lever": _lever(settings, seen, row, float(case.lever.target(history.found, made.ranking)[row])),
+        "lever": _lever(settings, seen, row, target),
         "place": None,
         "requeue": {
             "possible": bool(jobs.requeueable[row]) if _runs(job) else None,
@@ -128,13 +132,16 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
 def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, Any]:
     """The field: as it was found, as it stands, as it should be; and why it is not written."""
     from tias_slurm import hands, status
+    from tias_slurm.leadership import this_host
+    from tias_slurm.levers import HELD, HOLD_REASON
 
     jobs, kept = seen.seen.snapshot.jobs, seen.cycle.ledger.row(row)
     now, state_dir = float(jobs.lever[row]), settings.daemon.state_dir
+    host = this_host() if settings.daemon.lease_path else ""
     refused = kept["refused"] == kept["refused"]
     seen_by_us = not os.path.isdir(state_dir) or os.access(state_dir, os.R_OK | os.X_OK)
-    running = not seen_by_us or (os.path.isdir(state_dir) and status.holder(state_dir).running)
-    left = (status.left(state_dir) or {}) if running else {}
+    running = not seen_by_us or (os.path.isdir(state_dir) and status.holder(state_dir, host).running)
+    left = (status.left(state_dir, host) or {}) if running else {}
     mode = left.get("mode", settings.daemon.mode)
     because = ""
     if jobs.state[row] != 0:
@@ -152,6 +159,7 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         state = "left alone"
     elif row not in seen.seen.plan.write:
         state = "in place" if now == target else "near enough, or left for a later cycle"
+        because = HOLD_REASON if now == target == HELD else ""
     elif mode != "enforce":
         state, because = "not written", "a dry run"
     elif hands.paused(state_dir):
@@ -162,10 +170,10 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         state = "to be written by the next cycle"
     return {
         "field": settings.lever.kind,
-        "found": kept["found"],
-        "set": written,
-        "now": now,
-        "should_be": target,
+        "found": _value(kept["found"]),
+        "set": None if written is None else _value(written),
+        "now": _value(now),
+        "should_be": _value(target),
         "strict": seen.cycle.lever.strict,
         "state": state,
         "because": because or None,
@@ -174,6 +182,8 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
 
 def answer(job: dict[str, Any]) -> str:
     """Why the job waits, in one line."""
+    from tias_slurm.levers import HOLD_REASON
+
     name, lever = job["job"], job["lever"]
     stands = f"level {job['level']} ({job['class']})"
     if job["front"]["at_front"]:
@@ -183,6 +193,10 @@ def answer(job: dict[str, Any]) -> str:
     reason, place = job["slurm_reason"], job["place"]
     if lever["because"] == "held":
         return f"{name} waits because it is held; nothing else counts before it is released"
+    if lever["now"] == "held" and lever["because"] == HOLD_REASON:
+        return (
+            f"{name} waits because it is {HOLD_REASON}; it is let go as soon as there is room in it; {stands}"
+        )
     if lever["because"] in ("waits for what priority cannot give", "not eligible yet"):
         return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
     if not place["startable"]:
@@ -192,6 +206,12 @@ def answer(job: dict[str, Any]) -> str:
     stands += ", ignored by order" if lever["because"] == "ignored" else ""
     hopeless = ", as its deadline can hardly be met any more" if job["class"] == "hopeless" else ""
     return f"{name} waits its turn: {before}; {stands}{hopeless}"
+
+
+def _value(value: float) -> float | str:
+    from tias_slurm.levers import HELD
+
+    return "held" if value == HELD else value
 
 
 def _runs(job: dict[str, Any]) -> bool:

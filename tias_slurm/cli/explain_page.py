@@ -116,16 +116,20 @@ def _shares(job: dict[str, Any]) -> Rows:
 
 def _lever(job: dict[str, Any]) -> Rows:
     lever = job["lever"]
-    values = f"{lever['field']} {lever['now']:.0f}"
+    values = f"{lever['field']} {_value(lever['now'])}"
     if lever["now"] != lever["found"] or lever["set"] is not None:
-        values += f", found {lever['found']:.0f}"
+        values += f", found {_value(lever['found'])}"
     if lever["set"] is not None and lever["set"] != lever["now"]:
-        values += f", set {lever['set']:.0f}"
+        values += f", set {_value(lever['set'])}"
     if lever["should_be"] != lever["now"]:
-        values += f", should be {lever['should_be']:.0f}"
+        values += f", should be {_value(lever['should_be'])}"
     state = lever["state"] + (f" ({lever['because']})" if lever["because"] else "")
     strict = "" if lever["strict"] else "; levels are not strict here"
     return [("lever", f"{values}: {state}{strict}")]
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.0f}"
 
 
 def _place(job: dict[str, Any]) -> Rows:

@@ -95,6 +95,7 @@ def _show(number: int, memory: dict[str, Any] | None, entries: list[Entry], zone
     from rich.text import Text
 
     from tias_slurm.cli.words import cell, console, moment
+    from tias_slurm.levers import shown
 
     out = console()
     if memory is None:
@@ -110,7 +111,7 @@ def _show(number: int, memory: dict[str, Any] | None, entries: list[Entry], zone
     table.add_column("reason, and what Slurm said", overflow="fold")
     for e in entries:
         values = ("", "") if e.action in ("requeue", "warn") else (e.old, e.new)
-        old, new = ("" if v in (None, "") else f"{v:.0f}" for v in values)
+        old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
         words = f"{e.reason}: {e.message}" if e.message else e.reason
         table.add_row(*map(cell, (moment(e.time, zone), e.action, old, new, e.result or "not known", words)))
     out.print(table)

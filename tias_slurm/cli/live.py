@@ -12,12 +12,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm import logs
-from tias_slurm.audit import actions
+from tias_slurm.audit import actions, reason
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.look import adapter_of, look
 from tias_slurm.config import load_config
 from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError, printable
+from tias_slurm.levers import shown
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
 from tias_slurm.slurm.live_cluster import job_names
@@ -86,10 +87,10 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
                 "user": printable(seen.raw.user[where], 32),
                 "gpus": int(snapshot.jobs.gpus[r]),
                 "field": settings.lever.kind,
-                "old": int(old),
-                "new": int(new),
+                "old": shown(old),
+                "new": shown(new),
                 "level": int(ranking.level[r]),
-                "reason": seen.cycle.policy.reason(ranking, r),
+                "reason": reason(seen.cycle.policy, ranking, r, new),
             }
         )
     rows.sort(key=lambda row: (row["level"], row["job"]))
@@ -142,7 +143,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
     counts = summary(results)
     if as_json:
         jobs = [
-            {"job": r.job_id, "old": r.old, "new": r.new, "outcome": r.outcome, "message": r.message}
+            {"job": r.job_id, "old": shown(r.old), "new": r.new, "outcome": r.outcome, "message": r.message}
             for r in results
         ]
         typer.echo(json.dumps({"outcomes": dict(counts), "jobs": jobs}))

@@ -36,6 +36,8 @@ def headline(daemon: dict[str, Any]) -> Text:
     if daemon["late"]:
         last = f"for {ago(daemon['last_ok'])[:-4]}" if daemon["last_ok"] else "yet"
         return Text(f"{words}, but no good cycle {last}", style="bold red")
+    if daemon["stands_by"]:
+        return Text(f"{words}, stands by: {daemon['leadership']['why']}", style="bold yellow")
     if daemon["no_rights"]:
         return Text(f"{words}, but it has no rights to write", style="bold red")
     if daemon["paused"]:
@@ -61,6 +63,9 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
             )
         )
         rows.append(("up since", moment(daemon["started"], zone)))
+    if (lead := daemon["leadership"]) is not None:
+        who = "this daemon" if lead["leads"] else lead["leader"] or "nobody"
+        rows.append(("leads", f"{who}, term {lead['term']}"))
     if daemon["paused"]:
         by = daemon["pause"] or {}
         when = by.get("time")
@@ -115,6 +120,10 @@ def _queue(queue: dict[str, Any]) -> Rows:
         rows.append(
             ("front", f"{front['waiting']} waiting, {front['running']} running, {front['gpus']} GPUs")
         )
+    held = queue.get("held")  # a daemon of an older version does not say
+    if held and held["waiting"]:
+        words_ = f"{held['waiting']} waiting, {held['gpus']} GPUs: long jobs have their share of the GPUs"
+        rows.append(("held", words_))
     for name, key in (("left alone", "left_alone"), ("claims refused", "refused_claims")):
         if queue.get(key):
             rows.append((name, ", ".join(f"{why} {n}" for why, n in queue[key].items())))

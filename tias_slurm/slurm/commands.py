@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -39,6 +40,8 @@ from tias_slurm.slurm.command_queue import (
 )
 from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.live import (
+    HELD_ALREADY,
+    NOT_HELD_BY_US,
     PRIORITY_UNKNOWN,
     AdapterError,
     Field,
@@ -49,6 +52,7 @@ from tias_slurm.slurm.live import (
     Share,
     SiteFacts,
     WriteResult,
+    by_admin,
 )
 from tias_slurm.slurm.requests import REQUEST_FIELDS
 
@@ -66,6 +70,13 @@ def clamped(field: Field, value: int) -> int:
     """The value as Slurm takes it: nice and site factor +/-2147483645, priority 1..4294967293."""
     low, high = (1, PRIORITY_MAX) if field == "priority" else (-NICE_MAX, NICE_MAX)
     return min(max(value, low), high)
+
+
+class _Now(NamedTuple):
+    state: str
+    priority: int
+    reason: str
+    spelt: str  # for scontrol
 
 
 class CommandsAdapter:
@@ -145,30 +156,29 @@ class CommandsAdapter:
 
         A hold within the milliseconds between the look and the release would be lost.
         """
-        try:
-            state, priority, _ = self._look(job_id)
-            spelt = self._spelling(job_id)
-        except AdapterError as error:
-            return _later(error)
-        if state not in ("PENDING", "RUNNING", "SUSPENDED"):
-            return WriteResult("gone", f"state {state or 'unknown'}")
-        if priority == 0:
-            return WriteResult("refused", "the job is held")
-        return self._tell("release", spelt, tasks=spelt.partition("_")[2])
+        return self._if(job_id, lambda job: "" if job.priority != 0 else HELD_ALREADY, runs=True)
+
+    def hold(self, job_id: int) -> WriteResult:
+        """See Adapter. Looks first, since a hold of its user's would become an administrator's."""
+        return self._if(job_id, lambda job: "" if job.priority != 0 else HELD_ALREADY, "Priority=0")
+
+    def release(self, job_id: int) -> WriteResult:
+        """See Adapter."""
+        return self._if(job_id, lambda job: "" if by_admin(job.priority, job.reason) else NOT_HELD_BY_US)
 
     def requeue(self, job_id: int) -> WriteResult:
         """See Adapter. With `Incomplete` Slurm leaves alone what has ended, and says that all went well."""
         try:
-            before, _, spelt = self._look(job_id)
+            job = self._look(job_id)
         except AdapterError as error:
             return _later(error)
-        if before not in ("RUNNING", "SUSPENDED"):
-            return WriteResult("gone", f"state {before or 'unknown'}, not running")
-        done = self._tell("requeue", "Incomplete", requeue_spelling(job_id, spelt))
+        if job.state not in ("RUNNING", "SUSPENDED"):
+            return WriteResult("gone", f"state {job.state or 'unknown'}, not running")
+        done = self._tell("requeue", "Incomplete", requeue_spelling(job_id, job.spelt))
         if done.result != "ok":
             return done
         try:
-            after, _, _ = self._look(job_id)
+            after = self._look(job_id).state
         except AdapterError as error:
             return _later(error)
         return done if after == "PENDING" else WriteResult("gone", f"state {after or 'unknown'}")
@@ -176,13 +186,13 @@ class CommandsAdapter:
     def signal(self, job_id: int, name: str) -> WriteResult:
         """See Adapter. By `scancel --batch`."""
         try:
-            state, _, spelt = self._look(job_id)
+            job = self._look(job_id)
         except AdapterError as error:
             return _later(error)
-        if state != "RUNNING":
-            return WriteResult("gone", f"state {state or 'unknown'}, not running")
+        if job.state != "RUNNING":
+            return WriteResult("gone", f"state {job.state or 'unknown'}, not running")
         scancel = Runner(self._runner.timeout_s, self._slurm_bin, commands=("scancel",))
-        words = ("scancel", "--batch", f"--signal={name}", requeue_spelling(job_id, spelt))
+        words = ("scancel", "--batch", f"--signal={name}", requeue_spelling(job_id, job.spelt))
         return self._tell(*words, runner=scancel)
 
     def requests(self) -> RawRequests:
@@ -272,18 +282,35 @@ class CommandsAdapter:
             self.jobs()
         return (self._spelt or {}).get(job_id, str(job_id))
 
-    def _look(self, job_id: int) -> tuple[str, int, str]:
-        """State, priority and name for scontrol of one record as it is now; a state of "": no such record."""
+    def _if(
+        self, job_id: int, why_not: Callable[[_Now], str], change: str = "", *, runs: bool = False
+    ) -> WriteResult:
+        """Change a job, or release it, if it waits (or `runs`) and nothing speaks against it right now."""
+        try:
+            job = self._look(job_id)
+            spelt = self._spelling(job_id)
+        except AdapterError as error:
+            return _later(error)
+        if job.state not in (("PENDING", "RUNNING", "SUSPENDED") if runs else ("PENDING",)):
+            return WriteResult("gone", f"state {job.state or 'unknown'}")
+        if why := why_not(job):
+            return WriteResult("refused", why)
+        words = ("update", f"JobId={spelt}", change) if change else ("release", spelt)
+        return self._tell(*words, tasks=spelt.partition("_")[2])
+
+    def _look(self, job_id: int) -> _Now:
+        """One record as it is now; a state of "": no such record."""
         try:
             table = self._queue(0.0, f"--jobs={job_id}")
         except AdapterError as error:
             if classify(str(error)) == "gone":
-                return "", PRIORITY_UNKNOWN, ""
+                return _Now("", PRIORITY_UNKNOWN, "", "")
             raise
         rows = np.flatnonzero(table.job_id == job_id)  # an array's id also brings all its tasks
         if not rows.size:
-            return "", PRIORITY_UNKNOWN, ""
-        return table.state[rows[0]], int(table.priority[rows[0]]), _spelt(table, int(rows[0]))
+            return _Now("", PRIORITY_UNKNOWN, "", "")
+        row = int(rows[0])
+        return _Now(table.state[row], int(table.priority[row]), table.reason[row], _spelt(table, row))
 
 
 def spelling(job_id: int, array_id: int, array_task: str, het_id: int, het_offset: int) -> str:

@@ -11,12 +11,23 @@ from typing import Literal, Protocol
 
 from tias_slurm.jobs import Bools, Floats, Ints
 
+# squeue(1) "JOB REASON CODES": held by an administrator; by its user it is JobHeldUser
+HELD_BY_ADMIN = "JobHeldAdmin"
 # scontrol(1): a priority of 0xffffffff is "unpinned"; nice and site factor lie in +/-NICE_MAX
 PRIORITY_UNKNOWN = -1
 NICE_UNKNOWN = -(2**63)
 
+# why a hold or a release was refused: the job changed hands since we looked
+HELD_ALREADY = "the job is held"
+NOT_HELD_BY_US = "the job is not held by an administrator"
+
 Texts = list[str]
 Field = Literal["nice", "priority", "site_factor"]
+
+
+def by_admin(priority: int, reason: str) -> bool:
+    """Whether a waiting job is held by an administrator, and not by its user."""
+    return priority == 0 and reason == HELD_BY_ADMIN
 
 
 @dataclass(frozen=True)
@@ -176,6 +187,12 @@ class Adapter(Protocol):
     def unpin(self, job_id: int) -> WriteResult:
         """Undo an explicit priority of a pending or running job that is not held; Slurm also sets its nice
         to 0."""
+
+    def hold(self, job_id: int) -> WriteResult:
+        """Hold a waiting job, as an administrator does; one that is held already is "refused"."""
+
+    def release(self, job_id: int) -> WriteResult:
+        """Release a job that an administrator holds, as we do; one that its user holds is "refused"."""
 
     def requeue(self, job_id: int) -> WriteResult:
         """Requeue a running batch job; one that has ended in the meantime is left alone ("gone")."""

@@ -18,7 +18,15 @@ from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
-from tias_slurm.slurm.live import Adapter, AdapterError, Field, RawTable, WriteResult
+from tias_slurm.slurm.live import (
+    HELD_ALREADY,
+    NOT_HELD_BY_US,
+    Adapter,
+    AdapterError,
+    Field,
+    RawTable,
+    WriteResult,
+)
 from tias_slurm.slurm.live_look import NodeLook
 from tias_slurm.slurm.live_requeue import (
     ENDED,
@@ -30,6 +38,7 @@ from tias_slurm.slurm.live_requeue import (
     outcome,
     victim_ready,
 )
+from tias_slurm.slurm.live_values import explicit, write
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
 # told of each action: its number, what became of it; numbers count the plan's writes, then its warnings, then
@@ -70,8 +79,9 @@ class LiveCluster:
         multifactor: bool = True,
         told: Told | None = None,
         ignored: Callable[[RawTable], Bools | None] | None = None,
+        holds: Callable[[Ints], Bools] | None = None,
     ) -> None:
-        """`first_submit`, `standing`: of the ledger, see there. `told` is called after each write.
+        """`first_submit`, `standing`, `holds`: of the ledger, see there. `told` is called after each write.
         `multifactor`: PriorityType is priority/multifactor, so that explicit priorities can be told.
         `ignored`: which records an administrator has taken out of our hands, see hands.py.
         """
@@ -91,7 +101,7 @@ class LiveCluster:
         self._standing = standing
         self._multifactor = multifactor
         self._told = told
-        self._ignored = ignored
+        self._ignored, self._holds = ignored, holds
         self._claims: dict[int, tuple[tuple[object, ...], _Said]] = {}
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
@@ -114,7 +124,8 @@ class LiveCluster:
             believed = none if self._standing is None else self._standing(raw.job_id, none)
             lever = np.where(hidden, believed, lever)
         ignored = None if self._ignored is None else self._ignored(raw)
-        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden, ignored)
+        held = None if self._holds is None else self._holds(raw.job_id)
+        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden, ignored, held)
         snapshot = observed.snapshot
         e, news = snapshot.ended, self._news(snapshot.ended)
         ended = e.take(news)
@@ -124,7 +135,12 @@ class LiveCluster:
         placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain)
         observed.unsure = placed.unsure
         weighted = self._nodes.weighted(placed, self.config.gpus.weights)
-        observed.snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted)
+        pools = None
+        if self.config.planner.long_share is not None:
+            pools = self._nodes.pools(raw, observed.rows, placed)
+        observed.snapshot = replace(
+            snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted, pools=pools
+        )
         self.watched = self.watch.look(observed.snapshot, raw)
         return observed.snapshot
 
@@ -161,11 +177,12 @@ class LiveCluster:
             elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
             else:
-                result = self._paced(partial(self.adapter.write, job, self.field, int(value)))
+                old = float(plan.old[number])
+                result = self._paced(partial(write, self.adapter, job, self.field, old, value))
                 if result.result == "ok":
                     self._sent[job] = (value, self._times(job, value) + 1)
-                elif result.result == "refused" and "job is in held state" in result.message.lower():
-                    # held since we looked: that ends with the hold
+                elif result.result == "refused" and _held_meanwhile(result.message):
+                    # that ends with the hold
                     result = replace(result, result="retry")
             if result.result == "refused":
                 refused.append(row)
@@ -315,11 +332,7 @@ class LiveCluster:
             factors = self.adapter.site_factors()
             lever = np.array([factors.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
         elif self.field == "priority":
-            lever = raw.priority.astype(np.float64)
-            if self._multifactor:
-                shown = self.adapter.pinned()
-                pinned = np.array([shown.get(j, np.nan) for j in raw.job_id.tolist()], dtype=np.float64)
-                lever *= pinned
+            lever = explicit(raw, self.adapter.pinned() if self._multifactor else None, np.nan)
             if self.config.requeue.mode == "slurm":
                 # sprio does not show running jobs; so high a priority can only be explicit
                 runs = np.array([state in ("RUNNING", "SUSPENDED") for state in raw.state], dtype=np.bool_)
@@ -399,6 +412,11 @@ class LiveCluster:
         checkpoint = np.nan if claim.checkpoint_s is None else claim.checkpoint_s
         name, seconds = claim.warning or ("", np.nan)
         return _Said(due, consent, checkpoint, seconds, tuple(refusals), name)
+
+
+def _held_meanwhile(message: str) -> bool:
+    """Whether a write was refused since somebody has held or released the job after we looked."""
+    return message in (HELD_ALREADY, NOT_HELD_BY_US) or "job is in held state" in message.lower()
 
 
 def job_names(raw: RawTable, rows: Sequence[int]) -> list[str]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from tias_slurm.config import Requeue
 from tias_slurm.gpu_weights import weigh
-from tias_slurm.jobs import PENDING, Bools, Ints, JobTable
+from tias_slurm.holds import in_pools
+from tias_slurm.jobs import PENDING, Bools, Ints, JobTable, Pools
 from tias_slurm.slurm.live import Adapter, RawNodes, RawTable
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
 
@@ -28,6 +31,26 @@ class NodeLook:
         if not weights or self._nodes is None:
             return None
         return float(weigh(placed.occupancy.total_gpus, self._nodes.gpu_types, weights).sum())
+
+    def pools(self, raw: RawTable, rows: Ints, placed: Placed) -> Pools | None:
+        """Which jobs share nodes, by the partitions of all nodes, whatever their state. `rows`: as below.
+
+        A job in several partitions counts to the first that has nodes; with none it belongs to no pool.
+        """
+        if self._nodes is None:
+            return None
+        names = sorted(set().union(*self._nodes.partitions))
+        member = np.array([[p in listed for listed in self._nodes.partitions] for p in names], dtype=np.bool_)
+        # the last one is of nobody
+        member = np.vstack(
+            [member.reshape(len(names), len(self._nodes.name)), np.zeros(len(self._nodes.name), np.bool_)]
+        )
+        number = {name: p for p, name in enumerate(names)}
+        known: dict[str, int] = {}
+        for text in {raw.partition[r] for r in rows.tolist()}:
+            known[text] = next((number[p] for p in text.split(",") if p in number), len(names))
+        partition = np.array([known[raw.partition[r]] for r in rows.tolist()], dtype=np.int64)
+        return in_pools(member, partition, placed.occupancy.total_gpus)
 
     def look(self, raw: RawTable, rows: Ints, jobs: JobTable, vain: Bools) -> Placed:
         """The nodes for the `jobs` of a snapshot, `rows`: where these are in the raw table.

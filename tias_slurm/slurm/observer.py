@@ -10,7 +10,7 @@ import numpy as np
 from tias_slurm.config import Config, Scope
 from tias_slurm.gpu_weights import weigh
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
-from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
+from tias_slurm.slurm.live import HELD_BY_ADMIN, NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
 
 # squeue(1) "JOB REASON CODES": a job that waits for one of these is helped by a better place; any other
@@ -70,14 +70,16 @@ def observe(
     lever: Floats | None = None,
     hidden: Bools | None = None,
     ignored: Bools | None = None,
+    held: Bools | None = None,
 ) -> Observed:
     """The snapshot of the jobs that wait or run and ask for GPUs; in requeue mode "slurm" of all that run.
 
     A job that may not be written (held, special, out of scope, blocked by what priority does not cure) takes
     part in the order, but is not `writable`. `lever`: the field that is written, rows as in the raw table;
     None: nice. `hidden`: rows of the raw table whose field is not shown now, so that a write could not be
-    checked. `ignored`: rows of the raw table that an administrator has taken out of our hands. Jobs without a
-    submit time are left out: nothing could be remembered of them.
+    checked. `ignored`: rows of the raw table that an administrator has taken out of our hands. `held`: rows
+    that we hold, as far as the ledger knows; a hold by their user ends that. Jobs without a submit time are
+    left out: nothing could be remembered of them.
     """
     state = np.array(raw.state)
     pending = state == "PENDING"
@@ -101,7 +103,12 @@ def observe(
     priority = raw.priority[rows]
     free = np.ones(len(rows), dtype=np.bool_) if ignored is None else ~ignored[rows]
     bar("ignored", ~free)
-    bar("held", priority == 0)
+    by_us = priority == 0
+    if held is not None and by_us.any():
+        by_us &= held[rows] & _which(raw.reason, rows, HELD_BY_ADMIN.__eq__)
+    else:
+        by_us[:] = False
+    bar("held", (priority == 0) & ~by_us)
     bar("priority unknown", priority == PRIORITY_UNKNOWN)
     bar("nice unknown", raw.nice[rows] == NICE_UNKNOWN)
     bar("cron job", raw.cron[rows])
@@ -109,9 +116,10 @@ def observe(
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
     inside = _in_scope(raw, rows, config.scope)
     bar("out of scope", ~inside)
-    bar("waits for what priority cannot give", ~_which(raw.reason, rows, helped))
-    # a new job shows a reason that slurmctld has not looked into: with a dependency it is never eligible
-    bar("not eligible yet", np.isnan(raw.eligible[rows]))
+    bar("waits for what priority cannot give", ~by_us & ~_which(raw.reason, rows, helped))
+    # a new job shows a reason that slurmctld has not looked into: with a dependency it is never eligible, and
+    # no held one is
+    bar("not eligible yet", ~by_us & np.isnan(raw.eligible[rows]))
     if hidden is not None:
         bar("value not shown now", hidden[rows])
     run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))

@@ -201,6 +201,14 @@ class PyslurmAdapter:
         """See Adapter. A hold within the millisecond between the look and the write would be released."""
         return self._tell("unpin", job_id=job_id)
 
+    def hold(self, job_id: int) -> WriteResult:
+        """See Adapter."""
+        return self._tell("hold", job_id=job_id)
+
+    def release(self, job_id: int) -> WriteResult:
+        """See Adapter."""
+        return self._tell("release", job_id=job_id)
+
     def requeue(self, job_id: int) -> WriteResult:
         """See Adapter. By `scontrol requeue Incomplete`: pyslurm's own would run an ended job again."""
         seen = self._send("state", job_id=job_id)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows
+from tias_slurm.slurm.live import HELD_ALREADY, NOT_HELD_BY_US, by_admin
 from tias_slurm.slurm.pyslurm_pipe import Column
 
 _INFINITE = 0xFFFFFFFF  # as a priority: no explicit one, scontrol(1) release
@@ -42,6 +43,8 @@ class Worker:
             "facts": self.facts,
             "write": self.write,
             "unpin": self.unpin,
+            "hold": self.hold,
+            "release": self.release,
             "state": self.state,
         }
 
@@ -121,28 +124,44 @@ class Worker:
         return {"ok": True}, {}
 
     def state(self, job_id: int) -> Answer:
-        """One record as it is now: base state ("" if it is not there any more), `held`, and what names it."""
+        """One record as it is now: base state ("" if it is not there any more), `held` (or unknown),
+        `by_admin`, and what names it."""
         job = self._slurm.Job.load(job_id)
         # the reply for the id of an array may begin with any of its tasks
         if job.id != job_id:
-            return {"ok": True, "state": "", "held": False}, {}
+            return {"ok": True, "state": "", "held": False, "by_admin": False}, {}
         columns, _, _ = pyslurm_rows.job_columns([job], time.time(), self._user_name)
         if not len(columns["job_id"]):
             raise ValueError(f"job {job_id} cannot be read")
         names = ("array_id", "array_task", "het_id", "het_offset")
         record = [columns[n][0] if n == "array_task" else int(columns[n][0]) for n in names]
-        held = int(columns["priority"][0]) <= 0  # or unknown
-        return {"ok": True, "state": columns["state"][0], "held": held, "record": record}, {}
+        priority = int(columns["priority"][0])
+        held = {"held": priority <= 0, "by_admin": by_admin(priority, str(columns["reason"][0]))}
+        return {"ok": True, "state": columns["state"][0], **held, "record": record}, {}
 
     def unpin(self, job_id: int) -> Answer:
         """Priority back to Slurm. On a held job this would be a release, so it is looked at right before."""
+        return self._if(job_id, _INFINITE, lambda seen: HELD_ALREADY if seen["held"] else "", runs=True)
+
+    def hold(self, job_id: int) -> Answer:
+        """Hold a job. A hold of its user's would become an administrator's, so it is looked at before."""
+        return self._if(job_id, 0, lambda seen: HELD_ALREADY if seen["held"] else "")
+
+    def release(self, job_id: int) -> Answer:
+        """Release a job that an administrator holds."""
+        return self._if(job_id, _INFINITE, lambda seen: "" if seen["by_admin"] else NOT_HELD_BY_US)
+
+    def _if(
+        self, job_id: int, priority: int, why_not: Callable[[dict[str, Any]], str], *, runs: bool = False
+    ) -> Answer:
+        """Set the priority of a job that waits (or `runs`) if nothing speaks against it right now."""
         seen, _ = self.state(job_id)
-        if seen["state"] not in ("PENDING", "RUNNING", "SUSPENDED"):
+        if seen["state"] not in (("PENDING", "RUNNING", "SUSPENDED") if runs else ("PENDING",)):
             message = f"state {seen['state'] or 'unknown'}"
             return {"ok": False, "code": 0, "result": "gone", "message": message}, {}
-        if seen["held"]:
-            return {"ok": False, "code": 0, "result": "refused", "message": "the job is held"}, {}
-        self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(priority=_INFINITE))
+        if why := why_not(seen):
+            return {"ok": False, "code": 0, "result": "refused", "message": why}, {}
+        self._slurm.Job(job_id).modify(self._slurm.JobSubmitDescription(priority=priority))
         return {"ok": True}, {}
 
 
