@@ -23,10 +23,9 @@ from bed.layout import Layout  # noqa: E402
 from bed.proc import say, step  # noqa: E402
 from bed.releases import RELEASES  # noqa: E402
 from bed.roots import ensure_root, run_in_root  # noqa: E402
-from bed.venvs import lock_entries, pip_in_root  # noqa: E402
+from bed.venvs import pip_in_root  # noqa: E402
 
-# what the wheel of the project itself is made with
-BUILD_TOOLS = ("setuptools", "wheel", "packaging")
+from build_tools import build_tools  # noqa: E402
 
 
 def main(words: list[str]) -> int:
@@ -66,7 +65,7 @@ def build(layout: Layout, root: Path, scratch: Path, out: Path, log: Path) -> Pa
     wheels = source / "wheels"
     wheels.mkdir()
     locked = (source / "requirements" / "dev.txt").read_text()
-    (wheels / "build.txt").write_text(lock_entries(locked, BUILD_TOOLS))
+    (wheels / "build.txt").write_text(build_tools(locked))
     binds = [(scratch, "/build", False)]
     with step("wheels"):
         pip = ["python3", "-m", "venv", "/build/pip"]
