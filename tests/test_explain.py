@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from worlds import DAY, HOUR, job_table, rank_input, snapshot
 
-from tias_slurm.explain import HORIZON_S, Asked, Case, account, changes, line_for_slot, place, state_of
+from tias_slurm.explain import HORIZON_S, Asked, Case, State, account, changes, line_for_slot, place, state_of
 from tias_slurm.jobs import RUNNING
 from tias_slurm.levers import NiceLever
 from tias_slurm.policy.learning import Learner
@@ -95,6 +95,17 @@ def test_a_running_job_never_becomes_hopeless():
     assert texts
     assert not any("hopeless" in text for text in texts)
     assert Asked(made, 0).later(73 * HOUR, runs=True).kind == "overdue"
+
+
+def test_a_short_state_does_not_hide_the_one_that_lasts():
+    class Short:
+        def later(self, at, *, runs):
+            kind = "urgent" if at < 5830 else "calm" if at < 5860 else "hopeless"
+            return State({"urgent": 0, "calm": 6, "hopeless": 11}[kind], kind, None, False, False)
+
+    told = [(c.text, c.after_s) for c in changes(Short(), runs=False)]
+    assert [text for text, _ in told] == ["becomes calm, level 6", "becomes hopeless, level 11"]
+    assert [after for _, after in told] == pytest.approx([5830, 5860], abs=1)
 
 
 def test_nothing_changes_beyond_the_horizon():

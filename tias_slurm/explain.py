@@ -125,14 +125,15 @@ def changes(asked: Asked, *, runs: bool) -> list[Change]:
     before, was = 0.0, asked.later(0.0, runs=runs)
     for at in _moments():
         now = asked.later(at, runs=runs)
-        if now == was:
-            continue
-        when = _first(asked, before, at, was, runs=runs)
-        state = asked.later(when, runs=runs)
-        found.append(Change(when, "runs" if runs else "waits", state, _say(was, state)))
-        if len(found) == MOST_CHANGES or state.kind == "overdue":
-            break
-        before, was = at, now
+        # one step may see several changes; what lasts is the last of them
+        while was != now:
+            when = _first(asked, before, at, was, runs=runs)
+            state = asked.later(when, runs=runs)
+            found.append(Change(when, "runs" if runs else "waits", state, _say(was, state)))
+            if len(found) == MOST_CHANGES or state.kind == "overdue":
+                return found
+            before, was = when, state
+        before = at
     return found
 
 
