@@ -13,7 +13,7 @@ apt-get update -q
 version=$(dpkg-deb -f "$package" Version)
 dpkg-deb -R "$package" /tmp/older
 sed -i "s/^Version: .*/Version: 0~older/" /tmp/older/DEBIAN/control
-dpkg-deb -b /tmp/older /tmp/older.deb >/dev/null
+dpkg-deb -Znone -b /tmp/older /tmp/older.deb >/dev/null
 
 echo "== install a lower version"
 apt-get install -qy --no-install-recommends systemd-standalone-sysusers systemd-standalone-tmpfiles /tmp/older.deb || fail install
