@@ -78,10 +78,10 @@ class Supervisor(Socket):
         self._guard.start()
 
     def _watch(self) -> None:
-        began = time.monotonic()
         while self.watchdog_s and self.process.poll() is None:
-            last = max([began, *self.when("WATCHDOG")])
-            if time.monotonic() - last > self.watchdog_s:
+            # systemd.service(5): it counts from the end of the start
+            last = max([*self.when("READY")[:1], *self.when("WATCHDOG")], default=time.monotonic())
+            if self.values("READY") and time.monotonic() - last > self.watchdog_s:
                 self.barked = True
                 self.process.send_signal(signal.SIGABRT)
                 return
