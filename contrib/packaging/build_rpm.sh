@@ -11,7 +11,7 @@ mkdir -p "$top/SOURCES/wheels" "$out"
 git archive --prefix="tias-slurm-$version/" -o "$top/SOURCES/tias-slurm-$version.tar.gz" HEAD
 python3 contrib/packaging/build_tools.py > "$top/SOURCES/wheels/build.txt"
 for file in requirements/daemon.txt "$top/SOURCES/wheels/build.txt"; do
-    python3 -m pip download -q --disable-pip-version-check --require-hashes --only-binary=:all: \
+    /usr/bin/python3 -m pip download -q --disable-pip-version-check --require-hashes --only-binary=:all: \
         -d "$top/SOURCES/wheels" -r "$file"
 done
 tar -C "$top/SOURCES" -czf "$top/SOURCES/wheels.tar.gz" wheels

@@ -4,13 +4,13 @@
 set -eu
 destdir=$1 wheels=$2
 home=/usr/lib/tias-slurm
-python3 -m venv "$wheels/tools"
+/usr/bin/python3 -m venv "$wheels/tools"
 tools="$wheels/tools/bin/python -m pip --disable-pip-version-check -q"
 offline="--no-index --find-links $wheels"
 $tools install $offline --require-hashes -r "$wheels/build.txt"
 $tools wheel $offline --no-deps --no-build-isolation -w "$wheels" .
 
-python3 -m venv --without-pip --system-site-packages "$destdir$home"
+/usr/bin/python3 -m venv --without-pip --system-site-packages "$destdir$home"
 $tools --python "$destdir$home/bin/python" install $offline --no-compile --no-warn-script-location \
     --ignore-installed --require-hashes -r requirements/daemon.txt
 $tools --python "$destdir$home/bin/python" install $offline --no-compile --no-deps --ignore-installed \
@@ -26,4 +26,4 @@ printf '#!%s/bin/python -sP\nimport sys\n\nfrom tias_slurm.cli import main\n\nsy
     > "$destdir$home/bin/tias-slurm"
 chmod 755 "$destdir$home/bin/tias-slurm"
 # never written at run time, so never looked at for their age
-python3 -m compileall -q --invalidation-mode unchecked-hash -s "$destdir" -p / "$destdir$home/lib"
+/usr/bin/python3 -m compileall -q --invalidation-mode unchecked-hash -s "$destdir" -p / "$destdir$home/lib"
