@@ -20,6 +20,7 @@ JOB = {
     "time_limit_s": 3600.0, "priority": 1000, "nice": 0,
     "gpus": 1, "gpu_type": "", "cpus": 1, "mem_mb": 100.0, "nodes": 1, "node_list": "",
     "requeue": True, "batch": True, "restarts": 0, "comment": "", "native_deadline": np.nan, "cron": False,
+    "shards": 0,
 }  # fmt: skip
 _TYPES = {int: np.int64, float: np.float64, bool: np.bool_}
 
@@ -131,7 +132,7 @@ class Scripted:
     def nodes(self):
         return self.place
 
-    def requests(self):
+    def requests(self, jobs=None):
         return self.asked
 
     def shares(self):

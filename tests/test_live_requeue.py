@@ -178,14 +178,14 @@ def test_nodes_are_asked_for_only_where_a_requeue_is_possible(monkeypatch):
         asked_for = []
         for name in ("nodes", "requests", "shares", "reservations"):
             real = getattr(world.adapter, name)
-            monkeypatch.setattr(world.adapter, name, lambda n=name, r=real: asked_for.append(n) or r())
+            monkeypatch.setattr(world.adapter, name, lambda *a, n=name, r=real: asked_for.append(n) or r(*a))
         world.cluster.observe()
         world.cluster.observe()
         return asked_for
 
     on, off = config(requeue={"mode": "on"}), config()
     once = ["nodes"]  # how many GPUs there are has to be known
-    both_looks = ["requests", "nodes", "reservations"] * 2
+    both_looks = ["requests", "nodes", "reservations", "nodes", "reservations"]
     assert calls(off, VICTIM, URGENT) == once
     assert calls(on, VICTIM) == once
     assert calls(on, URGENT) == once
@@ -193,7 +193,7 @@ def test_nodes_are_asked_for_only_where_a_requeue_is_possible(monkeypatch):
     assert calls(on, {**VICTIM, "start": NOW - 5}, URGENT) == once
     assert calls(on, VICTIM, URGENT) == both_looks
     wide = {**VICTIM, "nodes": 2, "node_list": "n[1-2]"}
-    assert calls(on, wide, URGENT) == ["requests", "shares", "nodes", "reservations"] * 2
+    assert calls(on, wide, URGENT) == ["requests", *["shares", "nodes", "reservations"] * 2]
 
 
 # ---- the watch ----
@@ -245,3 +245,34 @@ def test_a_job_that_never_starts_stops_taking_others():
     world = Requeueing(both(), settings=settings)
     assert world.requeues(10) == [10] * MOST_IN_VAIN
     assert world.cluster.observed.unsure == {"did not start, with others requeued for it": 1}
+
+
+def test_what_a_job_asks_for_is_read_once(monkeypatch):
+    said = asked(**EIGHT)
+    world = Requeueing(
+        queue(VICTIM, URGENT, {**URGENT, "job_id": 300}), settings=config(requeue={"mode": "on"})
+    )
+    world.adapter.asked = dict.fromkeys((20, 300), said)
+    asked_for, real = [], world.adapter.requests
+    monkeypatch.setattr(world.adapter, "requests", lambda jobs=None: asked_for.append(jobs) or real(jobs))
+    world.cluster.observe()
+    world.cluster.observe()
+    assert asked_for == [None]
+    # before somebody is requeued for a job, it is asked again what that wants
+    world.adapter.asked[20] = asked(**EIGHT, Licenses="matlab")
+    assert world.requeues() == []
+    assert world.told[-1] == (world.told[-1][0], "refused")
+    assert asked_for[1:] == [[20]]
+    assert world.requeues() == []
+    assert asked_for[2:] == [None]
+    del asked_for[1:]
+    # a new job, and one that was requeued and so was submitted anew
+    world.adapter.asked[301] = said
+    later = {**URGENT, "job_id": 300, "submit": NOW - 1}
+    world.adapter.queues[0] = queue(VICTIM, URGENT, later, {**URGENT, "job_id": 301}, time=NOW + 60)
+    world.cluster.observe()
+    assert asked_for[1:] == [[300, 301]]
+    # all of them in a while, for a waiting job may be changed
+    world.adapter.queues[0] = queue(VICTIM, URGENT, time=NOW + 1000)
+    world.cluster.observe()
+    assert asked_for[2:] == [None]

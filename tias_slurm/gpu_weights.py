@@ -6,7 +6,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from tias_slurm.jobs import Floats, Ints
+from tias_slurm.jobs import Bools, Floats, Ints
+
+SHARD = "shard"  # the name of its weight
 
 
 def weigh(gpus: Ints, types: Sequence[str], weights: Mapping[str, float]) -> Floats:
@@ -20,6 +22,13 @@ def weigh(gpus: Ints, types: Sequence[str], weights: Mapping[str, float]) -> Flo
         return counts
     each = {t: _weight(t, weights) for t in set(types)}
     return counts * np.array([each[t] for t in types], dtype=np.float64)
+
+
+def sharded(gpus: Ints, shards: Ints | None, weights: Mapping[str, float]) -> Bools:
+    """Which jobs have shards of GPUs alone (None: none has) and count as jobs with GPUs. Shapes (n,)."""
+    if shards is None or SHARD not in weights:
+        return np.zeros(len(gpus), dtype=np.bool_)
+    return np.asarray((gpus == 0) & (shards > 0), dtype=np.bool_)
 
 
 def _weight(kind: str, weights: Mapping[str, float]) -> float:

@@ -6,7 +6,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from tias_slurm.errors import InputError
@@ -211,9 +211,9 @@ class Guarded:
         """See Adapter."""
         return self._ask().pinned()
 
-    def requests(self) -> RawRequests:
+    def requests(self, jobs: Sequence[int] | None = None) -> RawRequests:
         """See Adapter."""
-        return self._ask().requests()
+        return self._ask().requests(jobs)
 
     def shares(self) -> dict[int, Share]:
         """See Adapter."""

@@ -27,6 +27,7 @@ _BETWEEN: Final = "\x1f"
 _TASK_ITEM: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MOST_TASKS: Final = 4_000_001  # slurm.conf(5) MaxArraySize
 _TASK: Final = FIELDS.index("ArrayTaskID")
+_SHARDS: Final = re.compile(r"(?:^|[,/:])shard(?::[^:=,\d][^:=,]*)?(?:[:=](\d{1,9}))?(?=,|\(|$)", re.ASCII)
 _NOTHING: Final = frozenset({"", "N/A", "(null)", "None", "NONE", "Unknown"})
 # Of a state with a flag squeue prints the flag alone. The base states that these flags stand for:
 _BASE: Final = {
@@ -211,6 +212,7 @@ def _table(
         native_deadline=_numbers(said["Deadline"], _time),
         cron=np.array([c == "Yes" for c in said["CronJob"]], dtype=np.bool_),
         refused=refused,
+        shards=np.array([a.shards for a in asked], dtype=np.int64),
     )
 
 
@@ -261,6 +263,7 @@ class _Asked(NamedTuple):
     gpu_type: str
     cpus: int
     mem_mb: float
+    shards: int
 
 
 @lru_cache(maxsize=16384)
@@ -275,12 +278,14 @@ def _asked(
     try:
         said = parse_tres(tres)
         gpus, kind = said.gpus, said.gpu_type
-        cpu, mem = said.cpus, said.mem_mb
+        cpu, mem, shards = said.cpus, said.mem_mb, said.shards
     except ValueError:
-        gpus, kind, cpu, mem = math.nan, "", math.nan, math.nan
+        gpus, kind, cpu, mem, shards = math.nan, "", math.nan, math.nan, math.nan
     for text, times in ((per_job, "1"), (per_node, nodes), (per_socket, nodes), (per_task, tasks)):
         if text in _NOTHING:
             continue
+        if math.isnan(shards) and (pieces := _SHARDS.search(text)):
+            shards = int(pieces[1] or 1) * max(1, _int(times))
         try:
             count, typed, _ = parse_gres(text)
         except ValueError:
@@ -293,6 +298,7 @@ def _asked(
         gpu_type="" if "+" in kind else kind,
         cpus=_int(cpus) if math.isnan(cpu) else int(cpu),
         mem_mb=0.0 if math.isnan(mem) else mem,
+        shards=0 if math.isnan(shards) else int(shards),
     )
 
 

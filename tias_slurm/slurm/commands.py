@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -195,27 +195,39 @@ class CommandsAdapter:
         words = ("scancel", "--batch", f"--signal={name}", requeue_spelling(job_id, job.spelt))
         return self._tell(*words, runner=scancel)
 
-    def requests(self) -> RawRequests:
+    def requests(self, jobs: Sequence[int] | None = None) -> RawRequests:
         """See Adapter. On 22.05, whose --Format lacks the nodes that a job excludes, two."""
         fields = ["ArrayTaskID", *REQUEST_FIELDS]
+        if jobs is not None and not jobs:
+            return {}
+        only = (f"--jobs={','.join(map(str, jobs))}",) if jobs and len(jobs) <= _MOST_IDS else ()
         while True:
             token = secrets.token_hex(8)
             asked = [name for name in fields if name not in self._lacking]
             # with --array for the records of tasks that wait apart
             status, out, err = self._runner.run(
                 ("squeue", "--array", "--all", "--local", "--states=PENDING", "--noheader", "--noconvert",
-                 f"--Format={format_option(asked, token)}")
+                 f"--Format={format_option(asked, token)}", *only)
             )  # fmt: skip
             unknown = unknown_fields(err, asked)
             if not unknown:
                 break
             self._lacking |= unknown
+        if status and only and classify(err) == "gone":
+            return {}  # all of them, by now
         if status:
             raise _failed("squeue", status, err)
         excluded = None
         if "ExcNodes" in self._lacking:
             listed = self._ask(
-                "squeue", "--array", "--all", "--local", "--states=PENDING", "--noheader", "--format=%A|%x"
+                "squeue",
+                "--array",
+                "--all",
+                "--local",
+                "--states=PENDING",
+                "--noheader",
+                "--format=%A|%x",
+                *only,
             )
             excluded = parse_excluded(_text(listed))
         return parse_requests(out, token, asked, excluded)

@@ -6,6 +6,7 @@ scontrol, sprio). Everything above them, from `slurm.observer` on, cannot tell w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -68,6 +69,7 @@ class RawTable:
     native_deadline: Floats
     cron: Bools  # a scrontab job
     refused: int = 0  # records that could not be read at all, left out
+    shards: Ints | None = None  # of GPUs, of the whole job; None: no job has any
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -200,8 +202,8 @@ class Adapter(Protocol):
     def signal(self, job_id: int, name: str) -> WriteResult:
         """Send a signal (TERM, USR1, ...) to the batch script of a running job, and to nothing else of it."""
 
-    def requests(self) -> RawRequests:
-        """What the waiting jobs ask for, one RPC."""
+    def requests(self, jobs: Sequence[int] | None = None) -> RawRequests:
+        """What the waiting jobs ask for, one RPC. `jobs`: those that are wanted; there may be others too."""
 
     def shares(self) -> dict[int, Share]:
         """What running jobs on several nodes hold on each, one RPC; jobs of which that is not clear lack."""

@@ -222,6 +222,7 @@ class LiveCluster:
                     silent = WriteResult("refused", f"not sent: {error}")
             if silent is None and look is not None and not why:
                 why = beneficiary_ready(look, job, want.get(row, float(snapshot.jobs.lever[row])))
+                why = why or self._request_changed(job)
                 states = {v: victim_ready(self.raw or look.raw, look, v) for v in victims}
                 bad = {v: state for v, state in states.items() if state not in ("", ENDED)}
                 why = why or next((f"job {v} {state}" for v, state in bad.items()), "")
@@ -244,6 +245,12 @@ class LiveCluster:
             if done:
                 self.watch.begin(job, snapshot.now, done)
         return spared
+
+    def _request_changed(self, job: int) -> str:
+        try:
+            return "" if self._nodes.same_request(job) else "asks for something else by now"
+        except AdapterError as error:
+            return f"what it asks for is not known: {error}"
 
     def _requeue_one(self, job: int) -> WriteResult:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -11,9 +12,11 @@ from tias_slurm.config import Requeue
 from tias_slurm.gpu_weights import weigh
 from tias_slurm.holds import in_pools
 from tias_slurm.jobs import PENDING, Bools, Ints, JobTable, Pools
-from tias_slurm.slurm.live import Adapter, RawNodes, RawTable
+from tias_slurm.slurm.live import Adapter, RawNodes, RawRequests, RawTable
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
 
+# so long is it believed what a waiting job asks for, s; before somebody is requeued for it, it is asked again
+REQUESTS_S = 900.0
 # looks after which the nodes are asked for anew where only their number is needed
 NODES_EVERY = 10
 
@@ -25,6 +28,9 @@ class NodeLook:
         self._adapter, self._settings = adapter, settings
         self._looks = 0
         self._nodes: RawNodes | None = None
+        self._requests: RawRequests = {}
+        self._submit: dict[int, float] = {}  # of the jobs whose requests are known
+        self._all_at = -math.inf  # when all of them were read
 
     def weighted(self, placed: Placed, weights: Mapping[str, float]) -> float | None:
         """GPUs of the nodes that are there, weighted. None: each counts 1."""
@@ -64,7 +70,8 @@ class NodeLook:
             if self._nodes is None or self._looks % NODES_EVERY == 0:
                 self._nodes = self._adapter.nodes()
             return Placed(of_nodes(self._nodes, len(jobs)))
-        requests = self._adapter.requests()
+        asking = rows[waits]
+        requests = self._known(raw, asking)
         wide = bool((raw.nodes[rows[ripe]] > 1).any())
         shares = self._adapter.shares() if wide else {}
         # last: what has ended meanwhile then shows as free, and is noticed
@@ -75,3 +82,25 @@ class NodeLook:
             placed.unsure["did not start, with others requeued for it"] = int((certain & vain).sum())
             return replace(placed, occupancy=replace(placed.occupancy, certain=certain & ~vain))
         return placed
+
+    def _known(self, raw: RawTable, rows: Ints) -> RawRequests:
+        """What the waiting jobs in these rows of the table ask for; asked only of new ones."""
+        here = dict(zip(raw.job_id[rows].tolist(), raw.submit[rows].tolist(), strict=True))
+        stale = not 0.0 <= raw.time - self._all_at < REQUESTS_S
+        new = list(here) if stale else [j for j, at in here.items() if self._submit.get(j) != at]
+        if new:
+            found = self._adapter.requests(None if stale else new)
+            if stale:
+                self._requests, self._submit, self._all_at = {}, {}, raw.time
+            for job in new:
+                self._requests.pop(job, None)
+            self._requests |= {job: found[job] for job in new if job in found}
+            self._submit |= {job: here[job] for job in new if job in found}
+        return self._requests
+
+    def same_request(self, job: int) -> bool:
+        """Whether a waiting job still asks for what it was planned with. Raises AdapterError."""
+        if self._adapter.requests([job]).get(job) == self._requests.get(job):
+            return True
+        self._all_at = -math.inf
+        return False

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tias_slurm.config import Config, Scope
-from tias_slurm.gpu_weights import weigh
+from tias_slurm.gpu_weights import SHARD, sharded, weigh
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
 from tias_slurm.slurm.live import HELD_BY_ADMIN, NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
@@ -72,7 +73,8 @@ def observe(
     ignored: Bools | None = None,
     held: Bools | None = None,
 ) -> Observed:
-    """The snapshot of the jobs that wait or run and ask for GPUs; in requeue mode "slurm" of all that run.
+    """The snapshot of the jobs that wait or run and ask for GPUs, or for shards where these have a weight; in
+    requeue mode "slurm" of all that run.
 
     A job that may not be written (held, special, out of scope, blocked by what priority does not cure) takes
     part in the order, but is not `writable`. `lever`: the field that is written, rows as in the raw table;
@@ -84,7 +86,8 @@ def observe(
     state = np.array(raw.state)
     pending = state == "PENDING"
     running = (state == "RUNNING") | (state == "SUSPENDED")
-    ours = raw.gpus > 0
+    gpu_jobs = (raw.gpus > 0) | sharded(raw.gpus, raw.shards, config.gpus.weights)
+    ours = gpu_jobs.copy()
     if config.requeue.mode == "slurm":
         ours |= running  # Slurm may preempt any of them
     rows = np.flatnonzero((pending | running) & ours & np.isfinite(raw.submit))
@@ -131,7 +134,7 @@ def observe(
     users: dict[str, int] = {}
     accounts: dict[str, int] = {}
     user, account = _codes(raw.user, rows, users), _codes(raw.account, rows, accounts)
-    ended = _ended(raw, claims, state, ~(pending | running), users)
+    ended = _ended(raw, claims, state, ~(pending | running) & gpu_jobs, users)
     since = np.where(np.isfinite(raw.eligible[rows]), raw.eligible[rows], raw.submit[rows])
     jobs = JobTable(
         job_id=raw.job_id[rows],
@@ -148,7 +151,7 @@ def observe(
         writable=writable,
         nice=nice,
         array_id=raw.array_id[rows],
-        weight=weigh(raw.gpus[rows], [raw.gpu_type[r] for r in rows.tolist()], config.gpus.weights),
+        weight=_weights(raw, rows, config.gpus.weights),
         time_limit=np.nan_to_num(raw.time_limit_s[rows], nan=np.inf),
         since=np.maximum(since, raw.submit[rows]),
         user=user,
@@ -170,6 +173,14 @@ def observe(
         barred,
         barred_by,
     )
+
+
+def _weights(raw: RawTable, rows: Ints, weights: Mapping[str, float]) -> Floats:
+    whole = weigh(raw.gpus[rows], [raw.gpu_type[r] for r in rows.tolist()], weights)
+    if raw.shards is None or SHARD not in weights:
+        return whole
+    pieces = sharded(raw.gpus, raw.shards, weights)[rows]
+    return np.where(pieces, raw.shards[rows] * weights[SHARD], whole)
 
 
 def _can_be_requeued(raw: RawTable, rows: Ints, state: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Bools:
@@ -235,7 +246,7 @@ def _ended(
 
     While a job is COMPLETING its exit code may not be known yet: a cancelled one looks COMPLETED.
     """
-    rows = np.flatnonzero(over & np.isfinite(raw.end - raw.start + raw.submit) & (raw.gpus > 0))
+    rows = np.flatnonzero(over & np.isfinite(raw.end - raw.start + raw.submit))
     rows = np.array([r for r in rows.tolist() if "COMPLETING" not in raw.flags[r]], dtype=np.int64)
     ran = raw.end[rows] - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows])
     return Ended(

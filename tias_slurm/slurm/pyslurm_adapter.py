@@ -240,9 +240,10 @@ class PyslurmAdapter:
         """See Adapter. By scancel(1): what pyslurm's own says of its success cannot be relied on."""
         return self._commands.signal(job_id, name)
 
-    def requests(self) -> RawRequests:
-        """See Adapter. By squeue(1)."""
-        return self._commands.requests()
+    def requests(self, jobs: Sequence[int] | None = None) -> RawRequests:
+        """See Adapter. By squeue(1): of GPUs per task or node, and of memory per GPU, pyslurm shows something
+        else than what was asked for."""
+        return self._commands.requests(jobs)
 
     def shares(self) -> dict[int, Share]:
         """See Adapter. By scontrol(1)."""
@@ -294,12 +295,15 @@ def with_gpus(table: RawTable, other: RawTable) -> RawTable:
     rows = np.flatnonzero(table.gpus == GPUS_UNKNOWN)
     at = np.minimum(np.searchsorted(other.job_id, table.job_id[rows]), max(len(other) - 1, 0))
     gpus, kinds, mem = table.gpus.copy(), list(table.gpu_type), table.mem_mb.copy()
+    shards = np.zeros(len(table), dtype=np.int64) if table.shards is None else table.shards.copy()
     for row, place in zip(rows.tolist(), at.tolist(), strict=True):
         found = len(other) > 0 and other.job_id[place] == table.job_id[row]
         gpus[row] = other.gpus[place] if found else 0
         kinds[row] = other.gpu_type[place] if found else ""
         mem[row] = other.mem_mb[place] if found else mem[row]
-    return replace(table, gpus=gpus, gpu_type=kinds, mem_mb=mem)
+        if found and other.shards is not None:
+            shards[row] = other.shards[place]
+    return replace(table, gpus=gpus, gpu_type=kinds, mem_mb=mem, shards=shards)
 
 
 def _write_result(header: Mapping[str, Any]) -> WriteResult:

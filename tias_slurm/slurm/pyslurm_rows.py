@@ -106,6 +106,7 @@ def job_columns(
     flags: list[str] = []
     gpus: list[tuple[int, str]] = []
     mem: list[float] = []
+    shards: list[int] = []
     for job in sorted(jobs, key=_ID):
         try:
             row: Sequence[Any] = _READ(job)
@@ -123,6 +124,7 @@ def job_columns(
             if state not in ("PENDING", "RUNNING"):
                 tres = _taken(job, row[_NODES])
             taken, amount = _amounts(tres)
+            pieces = shard_count(tres)
         except Exception:
             refused += 1
             continue
@@ -130,10 +132,12 @@ def job_columns(
         states.append(state)
         flags.append(flag)
         gpus.append(taken)
+        shards.append(pieces)
         mem.append(amount)
     columns = _columns(rows, states, flags, now, user_name)
     columns["gpus"] = np.array([count for count, _ in gpus], dtype=np.int64)
     columns["gpu_type"] = [kind for _, kind in gpus]
+    columns["shards"] = np.array(shards, dtype=np.int64)
     columns["mem_mb"] = np.array(mem, dtype=np.float64)
     return columns, refused, repaired
 
@@ -195,6 +199,19 @@ def gpu_count(tres: Any) -> tuple[int, str]:
             typed += gres.count
             kinds.append(name[4:])
     return max(untyped, typed), kinds[0] if len(kinds) == 1 else ""
+
+
+def shard_count(tres: Any) -> int:
+    """Shards of GPUs; `shard` counts all, `shard:a100` those of a type."""
+    if tres is None or tres is _UNREADABLE:
+        return 0
+    untyped = typed = 0
+    for gres in tres.gres.values():
+        if gres.name == "shard":
+            untyped = gres.count
+        elif gres.name.startswith("shard:"):
+            typed += gres.count
+    return max(untyped, typed)
 
 
 def base_state(job: Any, row: Sequence[Any], now: float) -> tuple[str, str]:

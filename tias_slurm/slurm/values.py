@@ -120,6 +120,7 @@ class Tres:
     cpus: Count = NAN
     mem_mb: float = NAN
     nodes: Count = NAN
+    shards: Count = NAN  # pieces of GPUs
 
 
 def gpus_of(untyped: Count, typed: dict[str, float]) -> tuple[Count, str]:
@@ -134,7 +135,7 @@ def gpus_of(untyped: Count, typed: dict[str, float]) -> tuple[Count, str]:
 
 def parse_tres(text: str) -> Tres:
     """A TRES string: `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1`. Raises ValueError."""
-    untyped, cpus, mem, nodes = NAN, NAN, NAN, NAN
+    untyped, cpus, mem, nodes, shards, of_types = NAN, NAN, NAN, NAN, NAN, 0.0
     typed: dict[str, float] = {}
     text = text.strip()
     if text.lower() in ABSENT:
@@ -147,6 +148,10 @@ def parse_tres(text: str) -> Tres:
             untyped = parse_count(amount)
         elif name.startswith("gres/gpu:"):
             typed[name[9:]] = parse_count(amount)
+        elif name == "gres/shard":
+            shards = parse_count(amount)
+        elif name.startswith("gres/shard:"):
+            of_types += parse_count(amount)
         elif name == "cpu":
             cpus = parse_count(amount)
         elif name == "mem":
@@ -154,7 +159,9 @@ def parse_tres(text: str) -> Tres:
         elif name == "node":
             nodes = parse_count(amount)
     gpus, kind = gpus_of(untyped, typed)
-    return Tres(gpus, kind, cpus, mem, nodes)
+    if math.isnan(shards) and of_types > 0:
+        shards = of_types
+    return Tres(gpus, kind, cpus, mem, nodes, shards)
 
 
 def parse_gres(text: str) -> tuple[Count, str, bool]:
