@@ -9,7 +9,7 @@ there() { for f in "$@"; do [ -e "$f" ] || fail "$f is not there"; done; }
 gone() { for f in "$@"; do [ ! -e "$f" ] || fail "$f is still there"; done; }
 ledger=/var/lib/tias-slurm/ledger.sqlite
 
-apt-get update -q
+apt-get update -q || true
 version=$(dpkg-deb -f "$package" Version)
 dpkg-deb -R "$package" /tmp/older
 sed -i "s/^Version: .*/Version: 0~older/" /tmp/older/DEBIAN/control
