@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tias_slurm.audit import Action
 from tias_slurm.jobs import PENDING
@@ -53,3 +54,19 @@ class Cycle:
         self.refused = int(ledger.refused.sum())
         self.overridden = int(ledger.overridden(observed.snapshot).sum())
         self.barred = dict(observed.barred)
+
+
+def tell(log: Any, made: LiveCycle) -> dict[str, int]:
+    """Tell the log what jobs a good cycle noticed; the claims that were not taken, by reason."""
+    cluster = made.cluster
+    for job in cluster.watched:
+        line = log.warning if job.result == "still waits" else log.info
+        line(f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds))
+    for job_id, why in made.ledger.newly_unaccepted():
+        cluster.refused_claims[why] += 1
+        log.info("claim not taken", job=job_id, reason=why)
+    refused = dict(cluster.refused_claims)
+    if refused:
+        log.info("claims refused", reasons=refused)
+        cluster.refused_claims.clear()
+    return refused

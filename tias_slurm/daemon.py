@@ -17,7 +17,8 @@ from apscheduler.schedulers.blocking import BlockingScheduler
 from tias_slurm import audit, hands, start, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
-from tias_slurm.cycle import Cycle
+from tias_slurm.cycle import Cycle, tell
+from tias_slurm.earlier_runs import EarlierRuns
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Snapshot
 from tias_slurm.keeper import Guarded, Keeper
@@ -29,7 +30,6 @@ from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
-from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
@@ -43,12 +43,6 @@ NO_RIGHTS_PAUSE_S = 600.0
 CALLS_IN_ONE, SLACK_S = 4, 60.0
 # how often what is older than keep_days is dropped, s
 TIDY_S = 86_400.0
-# settings that are used up when the daemon starts
-FIXED = (
-    "daemon.mode", "daemon.backend", "daemon.allow_version_mismatch", "daemon.state_dir",
-    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "daemon.lease_path", "lever.kind",
-    "metrics.listen",
-)  # fmt: skip
 
 
 class Daemon:
@@ -74,7 +68,6 @@ class Daemon:
         self._no_rights_until = 0.0
         self._tidied = -TIDY_S
         self._busy = threading.Lock()
-        self._past_problem = ""
         self._notifier = Notifier()
         self._pulse = Pulse()
         self._show = Show(log, self._notifier, self._pulse)
@@ -141,7 +134,7 @@ class Daemon:
             self.store.lead(term)
         for what, do in start.check(self.config, self.facts, self.store):
             self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
-        self.backfill = Backfill(self.config.daemon.rpc_timeout_s)
+        self._earlier = EarlierRuns(self.config.daemon.rpc_timeout_s, self._log)
         self._assemble()
 
     def _leads(self) -> bool:
@@ -171,7 +164,7 @@ class Daemon:
             enforce=c.daemon.mode == "enforce",
             told=self._told,
             record=self._record,
-            past=self._past,
+            past=lambda _: self._earlier.fill(self._made),
         )
         if not made.lever.strict:
             self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
@@ -240,18 +233,7 @@ class Daemon:
             self._show.cycle(self.config, self._made, seen, self._clock.seconds)
             return seen
         seen.fill(self._made, self._outcomes, self._actions, self._requeued)
-        for job in self.cluster.watched:
-            line = self._log.warning if job.result == "still waits" else self._log.info
-            line(
-                f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds)
-            )
-        for job_id, why in self.controller.ledger.newly_unaccepted():
-            self.cluster.refused_claims[why] += 1
-            self._log.info("claim not taken", job=job_id, reason=why)
-        if self.cluster.refused_claims:
-            self._log.info("claims refused", reasons=dict(self.cluster.refused_claims))
-            self._show.refused_claims(dict(self.cluster.refused_claims))
-            self.cluster.refused_claims.clear()
+        self._show.refused_claims(tell(self._log, self._made))
         self._tidy()
         self._show.cycle(self.config, self._made, seen, self._clock.seconds)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
@@ -269,19 +251,6 @@ class Daemon:
             self.store.forget(before)
             if self.cluster.raw is not None:
                 hands.forget_ignored(self.config.daemon.state_dir, self.cluster.raw, before)
-
-    def _past(self, _: Snapshot) -> bool:
-        raw, observed = self.cluster.raw, self.cluster.observed
-        if raw is None or observed is None:
-            return False
-        filled = self.backfill.fill(self.controller.ledger, raw, observed)
-        if filled.problem and not self._past_problem:
-            self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
-        elif filled.learned:
-            self._log.info("earlier runs", jobs=filled.learned)
-        if filled.asked:
-            self._past_problem = filled.problem
-        return filled.learned > 0
 
     def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
         """The audit trail, before anything is sent."""
@@ -417,10 +386,7 @@ class Daemon:
             self._log.error("reload refused, the old settings hold", message=str(error))
             self._show.reloaded(str(error))
             return
-        fixed = [key for key in FIXED if _value(fresh, key) != _value(self.config, key)]
-        modes = {fresh.requeue.mode, self.config.requeue.mode}
-        if "slurm" in modes and len(modes) > 1:
-            fixed.append("requeue.mode")
+        fixed = start.needs_restart(self.config, fresh)
         if fixed:
             self._log.error("reload refused, the old settings hold: some need a restart", keys=fixed)
             self._show.reloaded(f"a restart is needed for {', '.join(fixed)}")
@@ -442,8 +408,3 @@ class Daemon:
             )
         self._show.reloaded()
         self._log.info("reloaded")
-
-
-def _value(config: Config, key: str) -> object:
-    section, name = key.split(".")
-    return getattr(getattr(config, section), name)

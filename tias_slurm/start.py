@@ -25,6 +25,13 @@ from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import look_at_qos, mode_in_file
 from tias_slurm.store import SqliteStore, known_to
 
+# settings that are used up when the daemon starts
+FIXED = (
+    "daemon.mode", "daemon.backend", "daemon.allow_version_mismatch", "daemon.state_dir",
+    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "daemon.lease_path", "lever.kind",
+    "metrics.listen",
+)  # fmt: skip
+
 
 def check(config: Config, facts: SiteFacts, store: SqliteStore) -> list[tuple[str, str]]:
     """What would be refused in enforcement, and what to do; the rest of it raises InputError."""
@@ -69,6 +76,18 @@ def ledger_path(config: Config, mode: str | None = None) -> str:
     enforce = (mode or config.daemon.mode) == "enforce"
     name = "ledger.sqlite" if enforce else "ledger-dry-run.sqlite"
     return os.path.join(config.daemon.state_dir, name)
+
+
+def needs_restart(old: Config, new: Config) -> list[str]:
+    """Settings that a reload cannot change, and that differ."""
+    keys = [key for key in FIXED if _value(old, key) != _value(new, key)]
+    modes = {old.requeue.mode, new.requeue.mode}
+    return keys + (["requeue.mode"] if "slurm" in modes and len(modes) > 1 else [])
+
+
+def _value(config: Config, key: str) -> object:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)
 
 
 def seed(config: Config) -> None:

@@ -1,0 +1,29 @@
+"""Asks sacct for the runs that the ledger did not see, and tells the log what came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.slurm.backfill import Backfill
+
+
+class EarlierRuns:
+    """See slurm.backfill; a failure is said once."""
+
+    def __init__(self, timeout_s: float, log: Any) -> None:
+        self._backfill, self._log, self._problem = Backfill(timeout_s), log, ""
+
+    def fill(self, made: LiveCycle) -> bool:
+        """For the jobs of the last look; whether anything was found."""
+        raw, observed = made.cluster.raw, made.cluster.observed
+        if raw is None or observed is None:
+            return False
+        filled = self._backfill.fill(made.ledger, raw, observed)
+        if filled.problem and not self._problem:
+            self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
+        elif filled.learned:
+            self._log.info("earlier runs", jobs=filled.learned)
+        if filled.asked:
+            self._problem = filled.problem
+        return filled.learned > 0
