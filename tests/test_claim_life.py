@@ -1,5 +1,6 @@
 """The life of a claim: changes are counted, a withdrawal is honoured, what is lost stays lost."""
 
+from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
@@ -162,6 +163,15 @@ def test_overdue_while_nobody_was_ranked_is_lost_too():
         assert known.deadline.tolist() == [due]
     known = ledger.remember(snapshot(3 * HOUR, one(state=RUNNING, run_time=3 * HOUR)))
     assert known.claim_lost.tolist() == [True]
+
+
+def test_a_lost_claim_is_no_near_deadline():
+    """Else a false one would take a long job out of the cap on long work for good."""
+    ledger = Ledger()
+    ledger.remember(snapshot(0.0, one(deadline=HOUR)))
+    assert ledger.history().window.tolist() == [HOUR]
+    ledger.note(replace(ranking([11]), fallen=np.array([True])))
+    assert np.isnan(ledger.history().window).all()
 
 
 def test_no_window_of_nothing_though_the_clock_goes_back():

@@ -112,7 +112,7 @@ class History:
     preempted_at: Floats  # when we last requeued others for it; NaN: never
     warned_at: Floats  # when we last warned it of a requeue; NaN: never
     warned_for: Floats  # when we last warned others for it; NaN: never
-    window: Floats  # seconds from the first submit to the deadline of the claim that counts; NaN: none
+    window: Floats  # seconds from first submit to deadline of the claim that counts; NaN: none, or it is lost
     last_hour: Counter[str]  # jobs that we requeued in the last hour, by user
     released: Bools | None = None  # that we held and somebody let go; None: none
 

@@ -122,7 +122,8 @@ class Ledger:
             t[:, PREEMPTED_AT],
             t[:, WARNED_AT],
             t[:, WARNED_FOR],
-            np.where(t[:, COUNTS] > 0, t[:, CLAIM] - t[:, FIRST], np.nan),
+            # a lost claim says nothing of how long a job will run any more
+            np.where((t[:, COUNTS] > 0) & (t[:, FALLEN] == 0), t[:, CLAIM] - t[:, FIRST], np.nan),
             self._requeues.last_hour(self._last_look),
             t[:, HOLD] == RELEASED,
         )
