@@ -145,6 +145,56 @@ def typed_gpus() -> Iterator[None]:
         _reconfigure()
 
 
+@contextlib.contextmanager
+def typed_nodes(*types: str) -> Iterator[None]:
+    """All GPUs of n1 are of the first type, those of n2 of the second, ...; the others are untyped."""
+    before = CONF.read_text()
+    [line] = [x for x in before.splitlines() if x.startswith("NodeName=")]
+    nodes, ports = re.search(r"n\[1-(\d+)\]", line), re.search(r"Port=\[(\d+)-(\d+)\]", line)
+    assert nodes
+    assert ports
+    lines = []
+    for number in range(int(nodes[1])):
+        gres = f"gpu:{types[number]}:8" if number < len(types) else "gpu:8"
+        one = line.replace(nodes[0], f"n{number + 1}").replace(ports[0], f"Port={int(ports[1]) + number}")
+        lines.append(one.replace("Gres=gpu:8", f"Gres={gres}"))
+    by_type = [
+        f"NodeName=n{n} Name=gpu Type={kind} File=/dev/tias/gpu[0-7]" for n, kind in enumerate(types, 1)
+    ]
+    rest = f"NodeName=n[{len(types) + 1}-{nodes[1]}] Name=gpu File=/dev/tias/gpu[0-7]"
+    with _other_gres(before.replace(line, "\n".join(lines)), "\n".join([*by_type, rest])):
+        yield
+
+
+@contextlib.contextmanager
+def sharded_gpus() -> Iterator[None]:
+    """Each node's eight GPUs can be had as 32 shards too, and these are counted."""
+    conf = (
+        CONF.read_text()
+        .replace("Gres=gpu:8", "Gres=gpu:8,shard:32")
+        .replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n")
+    )
+    conf = conf.replace("AccountingStorageTRES=gres/gpu\n", "AccountingStorageTRES=gres/gpu,gres/shard\n")
+    gres = CONF.with_name("gres.conf").read_text().strip()
+    with _other_gres(conf, gres + "\n" + re.sub(r"Name=gpu.*", "Name=shard Count=32", gres)):
+        yield
+
+
+@contextlib.contextmanager
+def _other_gres(conf: str, gres: str) -> Iterator[None]:
+    file = CONF.with_name("gres.conf")
+    before, gres_before = CONF.read_text(), file.read_text()
+    CONF.write_text(conf)
+    file.write_text(gres + "\n")
+    try:
+        _reconfigure()
+        yield
+    finally:
+        CONF.write_text(before)
+        file.write_text(gres_before)
+        _reconfigure()
+
+
 def _reconfigure() -> None:
     """Have the daemons read slurm.conf, and wait until the nodes are there again.
 

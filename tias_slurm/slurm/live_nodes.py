@@ -222,7 +222,8 @@ class _Classes:
     def of(self, raw: RawTable, r: int, wish: Wish) -> tuple[int, tuple[int, int, int, int]]:
         """The row, and nodes, GPUs, CPUs and MB on each, of a waiting job. Raises UnsureError."""
         # it must end before a reservation begins
-        until = self._now + float(np.nan_to_num(raw.time_limit_s[r], nan=math.inf))
+        limit = float(raw.time_limit_s[r])
+        until = math.inf if math.isnan(limit) else self._now + limit
         blocked = tuple(start < until and end > self._now for start, end, _ in self._reserved)
         key = (raw.partition[r], wish, blocked)
         if key not in self._made:

@@ -1,0 +1,65 @@
+"""Types of GPUs and shards of them on a real Slurm: whom a requeue helps, and what is counted."""
+
+from __future__ import annotations
+
+from daemon_bed import URGENT, Site, nice
+from live_bed import run, sharded_gpus, typed_nodes, wait_for
+from requeue_bed import YES, asked, fill, old_enough, on, reason_of, requeues_on, restarts, state, urgent
+
+
+def test_a_job_that_asks_for_a_type_takes_nobody_of_another(site: Site) -> None:
+    with typed_nodes("a100", "h100"):
+        requeues_on(site)
+        for node in ("n3", "n4"):
+            on(site, node, "--exclusive", user="root")
+        wrong = on(site, "n2", YES)
+        own = on(site, "n1", user="root")
+        old_enough(wrong, own)
+        typed = urgent(site, "--gpus=a100:8")
+        done = site.once()
+        assert (done.json["requeues"], asked(done)) == (0, [])
+        assert (restarts(wrong), restarts(own)) == (0, 0)
+        run("scancel", str(own))
+        wait_for(lambda: state(typed) == "RUNNING")
+        run("scancel", str(typed))
+        right = on(site, "n1", YES)
+        old_enough(right)
+        typed = urgent(site, "--gpus=a100:8")
+        assert [line["job"] for line in asked(site.once())] == [str(right)]
+        wait_for(lambda: state(typed) == "RUNNING")
+        assert (restarts(wrong), restarts(right)) == (0, 1)
+        site.clean()  # while its jobs' GPUs are there
+
+
+def shards(site: Site, node: str, count: int, *words: str) -> int:
+    """A job that asks for shards alone."""
+    argv = ["sbatch", "--parsable", "-o", "/dev/null", "-w", node, f"--gres=shard:{count}", *words]
+    job = int(run(*argv, "--wrap", "sleep 900", user="alice").strip().split(";")[0])
+    site.jobs.append(job)
+    return job
+
+
+def test_shards_are_ranked_where_they_have_a_weight_and_nobody_is_requeued_for_them(site: Site) -> None:
+    with sharded_gpus():
+        requeues_on(site)
+        fill(site)
+        victim = on(site, "n1", YES)
+        old_enough(victim)
+        waits = shards(site, "n1", 6, f"--comment={URGENT}")
+        wait_for(lambda: reason_of(waits) in ("Resources", "Priority"))
+        assert site.once().json["waiting"] == 0
+        assert "asks for no GPUs" in site.tias("explain", str(waits), "--json").json["answer"]
+        site.settings(**{"gpus.weights": {"shard": 0.25}})
+        done = site.once()
+        assert (done.json["waiting"], done.json["writes"], done.json["requeues"]) == (1, 1, 0)
+        assert nice(waits) < 0
+        told = site.tias("explain", str(waits), "--json").json
+        assert (told["gpus"], told["weight"], told["level"]) == (0, 1.5, 0)
+        # a running one is not requeued for others
+        run("scancel", str(victim))
+        wait_for(lambda: state(waits) == "RUNNING")
+        old_enough(waits)
+        urgent(site, gpus=8)
+        assert site.once().json["requeues"] == 0
+        assert restarts(waits) == 0
+        site.clean()
