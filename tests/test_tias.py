@@ -433,6 +433,17 @@ class TestLateClaims:
         assert late.level[0] >= policy.rank(NOW, rank_input(**job), PRIOR).level[0]
 
 
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_window_of_nothing_is_overdue(name):
+    """The clock went back behind the submit."""
+    jobs = rank_input(gpus=[1, 1], first_submit=NOW + 60.0, deadline=[NOW + 60.0, NOW + 30.0])
+    policy = Tias(preset(name))
+    with np.errstate(all="raise"):
+        r = policy.rank(NOW, jobs, PRIOR)
+    assert r.level.tolist() == [policy.levels - 1] * 2
+    assert r.fallen.all()
+
+
 class TestSizeHint:
     def rank(self, limits, hint="time-limit"):
         jobs = flagged(rank_input(gpus=[8] * len(limits), first_submit=NOW), time_limit=limits)

@@ -160,8 +160,6 @@ class Ledger:
             self._close_runs(snapshot, np.flatnonzero(restarted))
             t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
             t[restarted, HOLD] = 0.0
-        # who has passed it since nobody was ranked, for nobody waited
-        t[t[:, CLAIM] <= self._last_look, FALLEN] = 1.0
         self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
         self._follow_holds(snapshot)
@@ -172,6 +170,8 @@ class Ledger:
         self._wait(snapshot)
         self._follow_claims(snapshot)
         self._count_claims(snapshot)
+        # where nobody waits nobody is ranked
+        t[t[:, CLAIM] <= snapshot.now, FALLEN] = 1.0
         self._keep()
         return self.view(snapshot)
 
@@ -355,8 +355,6 @@ class Ledger:
             return
         claims = np.isfinite(t[:, CLAIM])
         pays = claims & (jobs.state == RUNNING) & (t[:, COUNTS] > 0) & (t[:, FALLEN] == 0)
-        # a restart has to know of the first look, and of the last one at which a bucket was in use
-        keep = bool(self.buckets.used) or not np.isfinite(self.buckets.at)
         left = self.buckets.look(
             snapshot.now, snapshot.accounts, snapshot.capacity, jobs.account, jobs.weight, jobs.run_time, pays
         )
@@ -366,7 +364,8 @@ class Ledger:
         # who runs comes before who waits
         order = np.lexsort((jobs.job_id, t[:, FIRST], ~pays))
         t[open_, COUNTS] = covered(left, jobs.account, takes, order)[open_]
-        if self._store is not None and (keep or self.buckets.used):
+        if self._store is not None:
+            # also while none is in use: what is charged after a restart hangs on when we last looked
             self._store.put("quota", self.buckets.dumps())
 
     def _realign(self, snapshot: Snapshot) -> None:

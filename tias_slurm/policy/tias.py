@@ -167,7 +167,8 @@ class Tias:
         elapsed = now - jobs.first_submit[rows]
         window = elapsed + left
         waited = elapsed - executed
-        overdue = left <= 0.0
+        # a window of nothing: the clock went back behind the submit
+        overdue = (left <= 0.0) | (window <= 0.0)
         # past the deadline neither chance nor risk is defined; any positive number keeps the arithmetic quiet
         size = np.where(overdue, 1.0, PRIOR_UPPER * window - executed)
         if c.risk == "closed-form":
