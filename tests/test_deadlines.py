@@ -21,7 +21,7 @@ from tias_slurm.deadlines import (
     read_submit_line,
 )
 
-# contrib/job_submit/tias.lua has to find the same (test_job_submit.py, live/test_job_submit.py). In Berlin
+# contrib/job_submit/tias.lua has to find the same (test_submit_script.py, live/test_job_submit.py). In Berlin
 TABLE = json.loads(Path(__file__).with_name("comments_table.json").read_text(encoding="utf-8"))
 BERLIN = ZoneInfo("Europe/Berlin")
 SUBMIT = 1_790_000_000.0  # 2026-09-21T13:33:20Z
