@@ -118,7 +118,7 @@ def test_fish(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="no zsh here")
 def test_zsh_reads_it() -> None:
-    script = f"autoload -Uz compinit; compinit -u -d /dev/null; source {COMPLETIONS}/_tias-slurm; "
+    script = f"autoload -Uz compinit; compinit -u -D; source {COMPLETIONS}/_tias-slurm; "
     done = run("zsh", "-f", "-c", script + "print $_comps[tias-slurm]; whence -w _tias-slurm")
     assert done.stderr == ""
     assert done.stdout.splitlines() == ["_tias-slurm", "_tias-slurm: function"]
