@@ -186,6 +186,7 @@ class Machine:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait(10)
+        self.log.close()
 
 
 def slurm(m: Machine) -> None:
@@ -357,8 +358,9 @@ def main() -> int:
     finally:
         if machine is not None:
             machine.close()
-        sh("umount", "-R", top, check=False)
-        shutil.rmtree(top, ignore_errors=True)
+        # all of it lay in memory; nothing is deleted through a mount
+        sh("umount", "--recursive", "--lazy", str(top), check=False)
+        top.rmdir()
     say("passed")
     return 0
 
