@@ -97,7 +97,8 @@ def test_garbage_is_counted_and_never_raises(raw: bytes) -> None:
     found = table(record(), raw + END, record(JobID="9"))
     assert {7, 9} <= set(found.job_id.tolist())
     assert found.refused == 1
-    assert all(len(getattr(found, f.name)) == len(found) for f in fields(RawTable)[1:-1])
+    columns = [f.name for f in fields(RawTable) if f.name not in ("time", "refused")]
+    assert all(len(getattr(found, name)) == len(found) for name in columns)
 
 
 def test_an_answer_that_is_cut_off() -> None:

@@ -283,10 +283,12 @@ def test_why_nobody_is_requeued_for_a_job_is_said(desk):
     assert (seen.requeues, seen.no_requeue_for) == (0, {"its request was not seen": 1})
 
 
-def test_jobs_cannot_be_held_yet(desk):
-    desk.write(lever="priority", extra="[planner]\nlong_share = 0.5")
+def test_only_the_priority_lever_can_hold_jobs(desk):
+    desk.write(lever="nice", extra="[planner]\nlong_share = 0.5")
     with pytest.raises(InputError, match="long_share"):
         desk.daemon(waiting(1))
+    desk.write(lever="priority", extra="[planner]\nlong_share = 0.5")
+    assert desk.daemon(waiting(1)).controller.planner.limits.long_share == 0.5
 
 
 def test_slurms_own_preemption_needs_its_guards(desk, monkeypatch):
