@@ -287,6 +287,9 @@ def test_only_the_priority_lever_can_hold_jobs(desk):
     desk.write(lever="nice", extra="[planner]\nlong_share = 0.5")
     with pytest.raises(InputError, match="long_share"):
         desk.daemon(waiting(1))
+
+
+def test_the_priority_lever_holds_jobs(desk):
     desk.write(lever="priority", extra="[planner]\nlong_share = 0.5")
     assert desk.daemon(waiting(1)).controller.planner.limits.long_share == 0.5
 
