@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from tias_slurm.config import Requeue
 from tias_slurm.gpu_weights import weigh
 from tias_slurm.holds import in_pools
 from tias_slurm.jobs import PENDING, Bools, Ints, JobTable, Pools
+from tias_slurm.settings import Requeue
 from tias_slurm.slurm.live import Adapter, RawNodes, RawRequests, RawTable
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
 

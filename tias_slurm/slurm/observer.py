@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tias_slurm.config import Config, Scope
+from tias_slurm.config import Config
 from tias_slurm.gpu_weights import SHARD, sharded, weigh
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
+from tias_slurm.settings import Scope
 from tias_slurm.slurm.live import HELD_BY_ADMIN, NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
 
