@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from raw_queue import claims, config, queue, running
+from raw_queue import NOW, claims, config, queue, running
 from worlds import job_table, plan, snapshot
 
+from tias_slurm import assemble
 from tias_slurm.gpu_weights import sharded
 from tias_slurm.ledger import Ledger
 from tias_slurm.levers import HELD, shown
+from tias_slurm.planner import Planner
 from tias_slurm.slurm.command_queue import _asked
 from tias_slurm.slurm.live_values import explicit
 from tias_slurm.slurm.observer import observe
@@ -102,3 +104,14 @@ def test_shards_count_where_they_have_a_weight() -> None:
     assert (jobs.job_id.tolist(), jobs.gpus.tolist()) == ([100, 101, 103], [0, 2, 1])
     assert jobs.weight.tolist() == [1.0, 2.0, 1.0]
     assert not sharded(raw.gpus, None, {"shard": 1.0}).any()
+
+
+def test_a_job_with_shards_alone_is_requeued_for_nobody() -> None:
+    settings = config(gpus={"weights": {"shard": 0.5}}, requeue={"mode": "on", "consent_default": True})
+    raw = queue(running(gpus=0, shards=4, start=NOW - 9e3), running(gpus=1, start=NOW - 9e3))
+    seen = observe(raw, claims(2), settings).snapshot
+    policy = assemble.tias(settings)
+    known = Ledger().remember(seen)
+    ranking = policy.rank(seen.now, known, Ledger().learner.survival())
+    planner = Planner(assemble.lever(settings, policy.levels, 0), assemble.limits(settings, requeue=True))
+    assert planner.preemptible(seen, np.zeros(2), ranking).tolist() == [False, True]
