@@ -72,7 +72,9 @@ def cases(quick: bool, traces: Sequence[str]) -> Iterator[Case]:
     loads, seeds, consents = (0.8, 0.95, 1.1), (1, 2, 3, 4, 5), (1.0, 0.0, 0.5)
     if quick:
         loads, seeds, consents = (0.95,), (1,), (1.0, 0.0)
-    for seed, consent, trace in itertools.product(seeds, consents, traces):
+    first = [(seed, consent) for seed in seeds for consent in consents if seed == 1 or consent == 1.0]
+    last = [pair for pair in itertools.product(seeds, consents) if pair not in first]
+    for (seed, consent), trace in itertools.product(first + last, traces):
         own = trace == "MIX1"
         if own and seed > 1:
             continue
