@@ -13,7 +13,8 @@ from laws import Stay, check_capacity, check_none_lost, check_not_before, check_
 from tias_slurm.jobs import RUNNING
 from tias_slurm.planner import Plan
 from tias_slurm.replay import simulate
-from tias_slurm.replay.cluster import Costs, VirtualCluster, requests
+from tias_slurm.replay.cluster import Costs, VirtualCluster
+from tias_slurm.replay.requests import requests
 from tias_slurm.replay.textbook import run_textbook
 from tias_slurm.slurm.node_set import make, pool
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sacct_rows import COLUMNS, read, record, text
 from test_history import at, run
 
-from tias_slurm.replay.cluster import requests
 from tias_slurm.replay.metrics import measure, recorded_outcome
+from tias_slurm.replay.requests import requests
 from tias_slurm.replay.workload import COLUMNS as JOB_COLUMNS
 from tias_slurm.replay.workload import NODE_COLUMNS as NODE_LIST
 from tias_slurm.slurm.node_set import uniform

@@ -16,7 +16,7 @@ from test_history import SONAR
 from tias_slurm.cli.dry_run import Reading, _nodes, _read
 from tias_slurm.config import load_config
 from tias_slurm.errors import InputError
-from tias_slurm.replay.cluster import requests
+from tias_slurm.replay.requests import requests
 from tias_slurm.replay.workload import Refusals, Workload
 from tias_slurm.slurm.history import read_history
 from tias_slurm.slurm.hostlist import expand

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from worlds import workload
 
 from tias_slurm.placement import find_nodes, occupy, set_aside
-from tias_slurm.replay.cluster import requests
+from tias_slurm.replay.requests import requests
 from tias_slurm.slurm.node_set import make
 
 

@@ -24,10 +24,11 @@ from tias_slurm.policy.baselines import Baseline
 from tias_slurm.policy.tias import Tias
 from tias_slurm.replay import claims, metrics, simulate
 from tias_slurm.replay.assumptions import assume_deadlines
-from tias_slurm.replay.cluster import Costs, Requests, VirtualCluster, requests
+from tias_slurm.replay.cluster import Costs, VirtualCluster
 from tias_slurm.replay.decisions import recorder
 from tias_slurm.replay.output import prepare_dir, replacing
 from tias_slurm.replay.policies import ENTRIES, Wanted
+from tias_slurm.replay.requests import Requests, requests
 from tias_slurm.replay.results import DryRun, Outcome, PolicyResult, Series
 from tias_slurm.replay.site_priority import SitePriority, Weights
 from tias_slurm.replay.textbook import run_textbook
