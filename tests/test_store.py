@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import job_table, plan, snapshot
 
-from tias_slurm import ledger
+from tias_slurm import ledger_table
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import BEFORE, COLUMNS, FOUND, SET, Ledger
 from tias_slurm.policy.learning import Learner
@@ -372,7 +372,7 @@ def test_a_ledger_of_the_first_schema(path):
     assert (known["kept"], known["requeues"], known["found"]) == (5.0, 1.0, 3.0)
     assert known["counts"] == 1.0
     assert known["accepted"] == known["lost"] == known["slot"] == known["front"] == known["late"] == 0.0
-    assert np.isnan([known[name] for name in ledger.UNKNOWN]).all()
+    assert np.isnan([known[name] for name in ledger_table.UNKNOWN]).all()
     # and the next look fills in what it can
     book = Ledger(store)
     shown = snapshot(100.0, job_table(1, job_id=[7], submit=10.0, since=40.0, lever=3.0, deadline=900.0))
@@ -413,7 +413,9 @@ def test_who_taught_what_survives(path):
 
 
 def test_columns_and_places_agree():
-    assert [COLUMNS[i] for i in (ledger.FIRST, ledger.SET, ledger.BEFORE, ledger.UNSEEN)] == [
+    assert [
+        COLUMNS[i] for i in (ledger_table.FIRST, ledger_table.SET, ledger_table.BEFORE, ledger_table.UNSEEN)
+    ] == [
         "first_submit",
         "set",
         "before",

@@ -9,6 +9,7 @@ import numpy as np
 
 from tias_slurm.claim_life import REASONS, TAKEN, Claim, follow
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
+from tias_slurm.ledger_rows import find, rows_of
 from tias_slurm.ledger_table import (
     ACCEPTED,
     ATTAINED,
@@ -27,7 +28,6 @@ from tias_slurm.ledger_table import (
     LATE,
     LET_GO,
     LOST,
-    NICE,
     PREEMPTED_AT,
     REDONE,
     REFUSED,
@@ -40,7 +40,6 @@ from tias_slurm.ledger_table import (
     SINCE,
     SLOT,
     SUBMIT,
-    UNKNOWN,
     UNSEEN,
     WARNED_AT,
     WARNED_FOR,
@@ -369,58 +368,10 @@ class Ledger:
             self._store.put("quota", self.buckets.dumps())
 
     def _realign(self, snapshot: Snapshot) -> None:
-        jobs = snapshot.jobs
-        # by columns, as it is read
-        fresh = np.zeros((len(jobs), len(COLUMNS)), order="F")
-        fresh[:, FIRST] = fresh[:, SUBMIT] = jobs.submit
-        fresh[:, RESTARTS] = jobs.restarts
-        fresh[:, FOUND] = jobs.lever
-        fresh[:, NICE] = jobs.nice
-        fresh[:, [COLUMNS.index(name) for name in UNKNOWN]] = np.nan
-        fresh[:, COUNTS] = 1.0
-        fresh[:, UNSEEN] = jobs.restarts > 0
-        at, here = self._find(jobs.job_id)
-        if len(self._ids):
-            same = here & self._same_job(snapshot, self._table[at], np.arange(len(jobs)))
-            split = np.flatnonzero(~same & (jobs.array_id > 0) & (jobs.array_id != jobs.job_id))
-            if len(split):
-                self._inherit(snapshot, fresh, split)
-            fresh[same] = self._table[at[same]]
-        if self._store is not None and not here.all():
-            # a job that had left and is back (requeued after its end, or hidden for a while) may still have
-            # a value of ours
-            ids, old = self._store.recall(jobs.job_id[~here])
-            rows = np.searchsorted(jobs.job_id, ids)
-            same = self._same_job(snapshot, old, rows)
-            fresh[rows[same]] = old[same]
-        fresh[:, SUBMIT] = jobs.submit
-        self._new = np.isnan(fresh[:, SINCE])
-        self._table, self._ids = fresh, jobs.job_id
-
-    @staticmethod
-    def _same_job(snapshot: Snapshot, old: Floats, rows: Ints) -> Bools:
-        """Whether what was kept is of the jobs that now have these rows, and not of others with their ids."""
-        jobs = snapshot.jobs
-        same = (old[:, SUBMIT] == jobs.submit[rows]) | (jobs.restarts[rows] > old[:, RESTARTS])
-        return np.asarray(same, dtype=np.bool_)
-
-    def _inherit(self, snapshot: Snapshot, fresh: Floats, rows: Ints) -> None:
-        """Tasks split off an array: first submit and lever values are those of the record they came from."""
-        at, known = self._find(snapshot.jobs.array_id[rows])
-        rows, parent = rows[known], self._table[at[known]]
-        fresh[rows, FIRST] = np.minimum(parent[:, FIRST], fresh[rows, FIRST])
-        lever = snapshot.jobs.lever[rows]
-        ours = (lever == parent[:, SET]) | (lever == parent[:, BEFORE]) | (parent[:, HOLD] == HELD_BY_US)
-        # with its wait what was not able in it
-        claim = np.array((CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SINCE, BLOCKED_AT))
-        fresh[np.ix_(rows, claim)] = parent[:, claim]
-        # a slot or a place in front was one task's: the first that is split off has it, the rest queue anew
-        _, first = np.unique(at[known], return_index=True)
-        privilege = np.array((SLOT, FRONT))
-        fresh[np.ix_(rows[first], privilege)] = parent[np.ix_(first, privilege)]
-        self._table[np.ix_(at[known][first], privilege)] = 0.0
-        inherited = (FOUND, NICE, SET, BEFORE, HOLD)
-        fresh[np.ix_(rows[ours], inherited)] = parent[np.ix_(ours, inherited)]
+        recall = None if self._store is None else self._store.recall
+        self._table = rows_of(snapshot, self._ids, self._table, recall)
+        self._ids = snapshot.jobs.job_id
+        self._new = np.isnan(self._table[:, SINCE])
 
     def _close_runs(self, snapshot: Snapshot, rows: Ints) -> None:
         """Runs ended by a requeue: all of their service was received, what was saved is still useful."""
@@ -438,10 +389,7 @@ class Ledger:
 
     def _find(self, ids: Ints) -> tuple[Ints, Bools]:
         """Rows of `ids` in the last snapshot, and which of them were there."""
-        if not len(self._ids):
-            return np.zeros(len(ids), dtype=np.int64), np.zeros(len(ids), dtype=np.bool_)
-        at = np.minimum(np.searchsorted(self._ids, ids), len(self._ids) - 1)
-        return at, self._ids[at] == ids
+        return find(self._ids, ids)
 
     def _learn(self, snapshot: Snapshot) -> None:
         ended = snapshot.ended
