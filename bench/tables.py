@@ -16,8 +16,10 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
     """The tables, and a summary over the traces before them."""
     yield "### Means over traces, kinds of deadlines and seeds\n"
     for consent in _values(rows, "consent", reverse=True):
-        yield f"Consent {consent:.0%}: {NOTE.get(consent, '')}.\n"
-        yield _table(_with(rows, consent=consent, blind=True), summary=True) + "\n"
+        part = _with(rows, consent=consent, blind=True)
+        over = ", ".join(_values([r for r in part if r["policy"] == "las"], "trace"))
+        yield f"Consent {consent:.0%}: {NOTE.get(consent, '')}; over {over}.\n"
+        yield _table(part, summary=True) + "\n"
     for trace in _values(rows, "trace"):
         for deadlines in _values(_with(rows, trace=trace), "deadlines"):
             part = _with(rows, trace=trace, deadlines=deadlines)
@@ -56,6 +58,7 @@ def _group(row: Row) -> tuple[Any, ...]:
 def _table(rows: Sequence[Row], *, summary: bool) -> str:
     """Policies down, loads across: miss %, by GPU-hours %, JCT of the others as a ratio to las."""
     las = {_group(r): r["jct"] for r in rows if r["policy"] == "las"}
+    rows = [r for r in rows if _group(r) in las]  # a run that was stopped lacks some
     loads = _values(rows, "load")
     head = "| policy |" + "".join(
         f" {load:g}: miss % | GPU-h miss % | JCT x las | requeues a job | GPU time lost % |" for load in loads
