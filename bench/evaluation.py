@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 from tables import sections
@@ -75,7 +76,7 @@ def cases(quick: bool, traces: Sequence[str]) -> Iterator[Case]:
     first = [(seed, consent) for seed in seeds for consent in consents if seed == 1 or consent == 1.0]
     last = [pair for pair in itertools.product(seeds, consents) if pair not in first]
     for (seed, consent), trace in itertools.product(first + last, traces):
-        own = trace == "MIX1"
+        own = trace in ("MIX1", "example")
         if own and seed > 1:
             continue
         for load, deadlines in itertools.product(loads, ("own",) if own else ("proportional", "calendar")):
@@ -88,7 +89,7 @@ def read(data: Path | None, trace: str) -> Workload:
     if data is None:
         from tias_slurm.slurm.history import read_history
 
-        return read_history([str(EXAMPLE / "cluster-export.txt.gz")])
+        return read_history([str(EXAMPLE / "cluster-export.txt.gz")], zone=ZoneInfo("Europe/Berlin"))
     if trace == "MIX1":
         path = data / "traces/chronus/MIX1.csv"
         return read_trace([str(path)], columns="deadline=+expect_time_list", time_unit="min")
