@@ -43,6 +43,8 @@ NO_RIGHTS_PAUSE_S = 600.0
 CALLS_IN_ONE, SLACK_S = 4, 60.0
 # how often what is older than keep_days is dropped, s
 TIDY_S = 86_400.0
+# how soon a reload that came in the midst of a cycle is asked for again, s
+WAKE_S = 0.25
 
 
 class Daemon:
@@ -372,10 +374,12 @@ class Daemon:
         threading.Thread(target=self._wake, daemon=True).start()
 
     def _wake(self) -> None:
-        """Have the next cycle at once."""
-        if self._scheduler is not None and self._scheduler.running:
-            with contextlib.suppress(LookupError):
-                self._scheduler.modify_job("cycle", next_run_time=datetime.now(UTC))
+        """Have the next cycle at once; one that is at work is passed over, and asked for again."""
+        while self._reload and not self._stop:
+            if self._scheduler is not None and self._scheduler.running:
+                with contextlib.suppress(LookupError):
+                    self._scheduler.modify_job("cycle", next_run_time=datetime.now(UTC))
+            time.sleep(WAKE_S)
 
     def _apply_reload(self) -> None:
         """All or nothing: a file that cannot be used leaves the settings as they were."""
