@@ -411,6 +411,39 @@ def test_a_reload_keeps_what_is_known(desk):
     assert daemon.controller.ledger.found.tolist() == [5.0, 5.0, 5.0]
 
 
+class Asked:
+    """A scheduler at work on a cycle: what is asked of it has to be asked again."""
+
+    running = True
+
+    def __init__(self):
+        self.times = 0
+
+    def modify_job(self, name, *, next_run_time):
+        assert name == "cycle"
+        self.times += 1
+
+
+@pytest.mark.parametrize("reload", [True, False], ids=["a reload", "the lease was taken"])
+def test_a_cycle_is_asked_for_until_one_begins(desk, reload):
+    daemon = desk.daemon(waiting(1))
+    daemon._scheduler = asked = Asked()
+    before = time.monotonic()
+    if reload:
+        daemon._on_reload()
+    else:
+        daemon._wake()
+    # who wakes it has other things to do
+    assert time.monotonic() - before < module.WAKE_S
+    while asked.times < 2:
+        assert time.monotonic() - before < 20
+        time.sleep(0.01)
+    daemon.cycle()
+    seen = asked.times
+    time.sleep(3 * module.WAKE_S)
+    assert asked.times <= seen + 1
+
+
 def test_a_reload_asks_the_site_again(desk):
     daemon = desk.daemon(waiting(1))
     daemon.cycle()

@@ -43,7 +43,7 @@ NO_RIGHTS_PAUSE_S = 600.0
 CALLS_IN_ONE, SLACK_S = 4, 60.0
 # how often what is older than keep_days is dropped, s
 TIDY_S = 86_400.0
-# how soon a reload that came in the midst of a cycle is asked for again, s
+# how soon a cycle that could not begin at once is asked for again, s
 WAKE_S = 0.25
 
 
@@ -54,6 +54,7 @@ class Daemon:
         self._path, self._overrides, self._log = config_path, overrides, log
         self.config: Config = load_config(config_path, overrides)
         self._reload = False
+        self._wanted = False  # somebody asks for a cycle now
         self._stop = False
         self._scheduler: BlockingScheduler | None = None
         self._lock: IO[str] | None = None
@@ -188,6 +189,7 @@ class Daemon:
         """One pass. Never raises for what Slurm does or says. LedgerError if the ledger cannot be kept:
         nothing more is sent then."""
         with self._busy:
+            self._wanted = False
             if self._reload:
                 self._apply_reload()
             seen = self._one_cycle() if self._leads() else self._stand_by()
@@ -370,12 +372,18 @@ class Daemon:
     def _on_reload(self, *_: object) -> None:
         self._notifier.reloading()
         self._reload = True
-        # not in here: the scheduler may be in the midst of what it would have to be told
-        threading.Thread(target=self._wake, daemon=True).start()
+        self._wake()
 
     def _wake(self) -> None:
-        """Have the next cycle at once; one that is at work is passed over, and asked for again."""
-        while self._reload and not self._stop:
+        """Have the next cycle at once, or as soon as the one at work has ended."""
+        self._wanted = True
+        # not in here: a signal may find the scheduler in the midst of what it would have to be told, and the
+        # keeper's thread has a lease to renew
+        threading.Thread(target=self._ask, daemon=True).start()
+
+    def _ask(self) -> None:
+        """The scheduler passes over what is asked of it while a cycle is at work: ask until one begins."""
+        while self._wanted and not self._stop:
             if self._scheduler is not None and self._scheduler.running:
                 with contextlib.suppress(LookupError):
                     self._scheduler.modify_job("cycle", next_run_time=datetime.now(UTC))
