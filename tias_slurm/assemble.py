@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from tias_slurm import deadlines, quota
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
+from tias_slurm.jobs import Bools, Ints
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
 from tias_slurm.policy.tias import Tias, preset
@@ -64,6 +67,11 @@ def quota_settings(config: Config) -> quota.Settings | None:
     """The quota of GPU time under deadlines; None: there is none."""
     d = config.deadlines
     return None if d.quota_rate is None else quota.Settings(d.quota_rate, d.quota_burst_s, d.quota_shares)
+
+
+def consents(config: Config, said: Ints) -> Bools:
+    """Whether jobs may be requeued. `said`: 1 yes, 0 no, -1 nothing, as their comments do. Shapes (n,)."""
+    return np.asarray(np.where(said < 0, config.requeue.consent_default, said == 1), dtype=np.bool_)
 
 
 def claim_limits(config: Config) -> deadlines.Limits:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Bools, Floats, Ints, RankInput, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints, RankInput, Snapshot, unsaved
 from tias_slurm.levers import Lever
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import CLASSES, Tias, TiasSettings
@@ -243,8 +243,9 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
     if waits:
         what_if["once it runs"] = asked.state(running=True)
     elif s.jobs.requeueable[row]:
-        ran, saves = float(s.jobs.run_time[row]), float(s.jobs.checkpoint[row])
-        saved = max(float(k.executed[row]) - ran % saves, 0.0) if saves > 0.0 else 0.0
+        lost = float(unsaved(s.jobs.run_time, s.jobs.checkpoint)[row])
+        # who never saves himself loses what earlier runs have done as well
+        saved = max(float(k.executed[row]) - lost, 0.0) if s.jobs.checkpoint[row] > 0.0 else 0.0
         what_if["if it were requeued now"] = asked.state(
             running=False, since=s.now, late=False, executed=saved
         )

@@ -44,6 +44,15 @@ ENDED_STATES = frozenset(
 ACTIVE_STATES = frozenset({"PENDING", "RUNNING", "SUSPENDED"})
 
 
+def unsaved(run_time: Floats, checkpoint: Floats) -> Floats:
+    """Seconds of a run that a requeue loses: since the last checkpoint, or all of it. Shapes (n,).
+
+    `checkpoint`: seconds between checkpoints, 0: the job never saves itself.
+    """
+    since = run_time % np.maximum(checkpoint, 1.0)
+    return np.asarray(np.where(checkpoint > 0, since, run_time), dtype=np.float64)
+
+
 @dataclass(frozen=True)
 class JobTable:
     """The jobs of one snapshot that wait or run, as the controller shows them. All arrays have shape (n,)."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tias_slurm.claim_life import REASONS, TAKEN, Claim, follow
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot, unsaved
 from tias_slurm.ledger_rows import find, rows_of
 from tias_slurm.ledger_table import (
     ACCEPTED,
@@ -378,8 +378,7 @@ class Ledger:
         jobs, t = snapshot.jobs, self._table
         ran, saves = t[rows, RUN_TIME], jobs.checkpoint[rows]
         t[rows, ATTAINED] += ran * jobs.weight[rows]
-        saved = np.floor(ran / np.maximum(saves, 1.0)) * saves
-        kept = np.where(saves > 0, t[rows, KEPT] + saved, 0.0)
+        kept = np.where(saves > 0, t[rows, KEPT] + ran - unsaved(ran, saves), 0.0)
         # the run was ended by us if we asked for that since it began
         by_us = t[rows, REQUEUED_AT] >= self._last_look - ran
         t[rows, REDONE] += np.where(by_us, ran - (kept - t[rows, KEPT]), 0.0)

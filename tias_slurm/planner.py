@@ -9,7 +9,7 @@ import numpy as np
 
 from tias_slurm import preemption
 from tias_slurm.holds import held
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot, unsaved
 from tias_slurm.levers import HELD, Lever
 from tias_slurm.policy.base import Ranking
 from tias_slurm.shadow import Budget
@@ -149,8 +149,7 @@ class Planner:
         if not ahead.all():
             rows, priority = rows[ahead], priority[ahead]
         order = rows[np.lexsort((snapshot.tie[rows], -priority))]
-        saved = np.where(jobs.checkpoint > 0, jobs.run_time % np.maximum(jobs.checkpoint, 1.0), jobs.run_time)
-        loss = (saved + limits.restart_s) * jobs.gpus
+        loss = (unsaved(jobs.run_time, jobs.checkpoint) + limits.restart_s) * jobs.gpus
         warned = np.zeros(len(jobs), dtype=np.bool_)
         grace = np.full(len(jobs), limits.grace_s) if snapshot.grace is None else snapshot.grace
         if (grace > 0.0).any():

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tias_slurm.jobs import Floats
+from tias_slurm.jobs import ACTIVE_STATES, Floats
 from tias_slurm.ledger_table import BEFORE, FOUND, NICE, SET, SUBMIT
 from tias_slurm.levers import HELD
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult, by_admin
@@ -46,7 +46,7 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
     results: list[Restored] = []
     undone: list[int] = []
     for r, job in enumerate(raw.job_id.tolist()):
-        if raw.state[r] not in ("PENDING", "RUNNING", "SUSPENDED"):
+        if raw.state[r] not in ACTIVE_STATES:
             continue
         at = known.get(job, known.get(int(raw.array_id[r])))
         if at is None or np.isnan(table[at, SET]):

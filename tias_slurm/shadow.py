@@ -133,12 +133,12 @@ def requeue(s: Shadow, row: int, sign: int) -> None:
 
 
 @njit
-def _hopeless(s: Shadow, row: int, eff: int) -> bool:
-    """Whether the job would not fit even if every job beyond the level were gone."""
-    able = could_hold(
-        s.free_gpus + s.gain[0, eff],
-        s.free_cpus + s.gain[1, eff],
-        s.free_mem + s.gain[2, eff],
+def _without(s: Shadow, row: int, level: int) -> Bools:
+    """Nodes with room for the job's share if every job beyond the level that may go were gone. Shape (N,)."""
+    return could_hold(
+        s.free_gpus + s.gain[0, level],
+        s.free_cpus + s.gain[1, level],
+        s.free_mem + s.gain[2, level],
         s.total_gpus,
         s.member[s.partition[row]],
         s.nodes[row],
@@ -146,6 +146,12 @@ def _hopeless(s: Shadow, row: int, eff: int) -> bool:
         s.node_cpus[row],
         s.node_mem[row],
     )
+
+
+@njit
+def _hopeless(s: Shadow, row: int, eff: int) -> bool:
+    """Whether the job would not fit even if every job beyond the level were gone."""
+    able = _without(s, row, eff)
     return not enough(s.total_gpus, able, s.nodes[row], s.gpus[row])
 
 
@@ -211,17 +217,7 @@ def _give_back(s: Shadow, row: int, loss: Floats, mine: Ints) -> int:
     A victim on several nodes frees more than the one node that it was chosen for.
     """
     keep = np.ones(len(mine), dtype=np.bool_)
-    fits = could_hold(
-        s.free_gpus,
-        s.free_cpus,
-        s.free_mem,
-        s.total_gpus,
-        s.member[s.partition[row]],
-        s.nodes[row],
-        s.node_gpus[row],
-        s.node_cpus[row],
-        s.node_mem[row],
-    )
+    fits = _without(s, row, len(s.gain[0]) - 1)  # nobody is beyond the last level
     whole = s.nodes[row] == 0
     spare = (s.total_gpus[fits].sum() - s.gpus[row]) if whole else (fits.sum() - s.nodes[row])
     for i in np.argsort(-loss[mine], kind="mergesort"):
@@ -257,19 +253,7 @@ def _fits_beside(s: Shadow, row: int, j: int, v: int) -> bool:
 @njit
 def _make_room(s: Shadow, row: int, loss: Floats, slots: _Slots, price: Floats, victims: Ints) -> int:
     """Requeue in the shadow what lets the row fit, and write them to `victims`; their number."""
-    able = np.flatnonzero(
-        could_hold(
-            s.free_gpus + s.gain[0, s.level[row]],
-            s.free_cpus + s.gain[1, s.level[row]],
-            s.free_mem + s.gain[2, s.level[row]],
-            s.total_gpus,
-            s.member[s.partition[row]],
-            s.nodes[row],
-            s.node_gpus[row],
-            s.node_cpus[row],
-            s.node_mem[row],
-        )
-    )
+    able = np.flatnonzero(_without(s, row, s.level[row]))
     take, cost = _choose(s, row, able, slots, price)
     have, taken, moved = 0, 0, False
     for used, i in enumerate(np.argsort(cost, kind="mergesort")):

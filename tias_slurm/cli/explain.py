@@ -31,12 +31,13 @@ def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
     from tias_slurm.cli.look import look
     from tias_slurm.cli.lookup import find
     from tias_slurm.config import load_config
+    from tias_slurm.jobs import ACTIVE_STATES
 
     name = hands.job_name(job)
     settings = load_config(config)
     seen = look(settings, pins=True)
     at, why_not = find(seen.raw, name)
-    if at is None or seen.raw.state[at] not in ("PENDING", "RUNNING", "SUSPENDED"):
+    if at is None or seen.raw.state[at] not in ACTIVE_STATES:
         if at is not None:
             why_not = f"{name} has ended: {seen.raw.state[at]}"
         _gone(settings, name, why_not, as_json)

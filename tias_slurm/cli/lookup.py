@@ -7,7 +7,7 @@ import re
 import numpy as np
 
 from tias_slurm.errors import InputError
-from tias_slurm.jobs import Bools, Ints
+from tias_slurm.jobs import ACTIVE_STATES, Bools, Ints
 from tias_slurm.slurm.live import RawTable
 from tias_slurm.slurm.live_cluster import job_names
 from tias_slurm.slurm.observer import helped
@@ -32,10 +32,10 @@ def find(raw: RawTable, name: str) -> tuple[int | None, str]:
         hit = np.flatnonzero((raw.het_id == leader) & (raw.het_offset == offset)).tolist()
         return (hit[0], "") if hit else (None, gone)
     hit = np.flatnonzero(raw.job_id == int(name)).tolist()
-    if hit and raw.state[hit[0]] in ("PENDING", "RUNNING", "SUSPENDED"):
+    if hit and raw.state[hit[0]] in ACTIVE_STATES:
         return hit[0], ""
-    tasks = [r for r in np.flatnonzero(raw.array_id == int(name)).tolist() if raw.state[r] in
-             ("PENDING", "RUNNING", "SUSPENDED")]  # fmt: skip
+    tasks = np.flatnonzero(raw.array_id == int(name)).tolist()
+    tasks = [r for r in tasks if raw.state[r] in ACTIVE_STATES]
     if len(tasks) > 1:
         some = ", ".join(job_names(raw, tasks[:5]))
         raise InputError(f"{name} is an array of which {len(tasks)} tasks wait or run; name one: {some}")

@@ -162,7 +162,7 @@ class Run:
         if share is not None:
             claims.assign_consent(work, share, self.options.consent_seed)
         said = work.jobs["consent"].to_numpy(np.int64)
-        agreed: Bools = np.where(said < 0, self.config.requeue.consent_default, said == 1).astype(np.bool_)
+        agreed = assemble.consents(self.config, said)
         if share is None:
             share_now = float(agreed[work.jobs["gpus"].to_numpy() > 0].mean())
             notes.append(

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from tias_slurm.errors import printable
+from tias_slurm.jobs import ACTIVE_STATES
 from tias_slurm.levers import NICE_MAX
 from tias_slurm.slurm.command_parse import (
     all_failed,
@@ -303,7 +304,7 @@ class CommandsAdapter:
             spelt = self._spelling(job_id)
         except AdapterError as error:
             return _later(error)
-        if job.state not in (("PENDING", "RUNNING", "SUSPENDED") if runs else ("PENDING",)):
+        if job.state not in (ACTIVE_STATES if runs else ("PENDING",)):
             return WriteResult("gone", f"state {job.state or 'unknown'}")
         if why := why_not(job):
             return WriteResult("refused", why)

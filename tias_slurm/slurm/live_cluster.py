@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from tias_slurm.assemble import claim_limits
+from tias_slurm.assemble import claim_limits, consents
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
@@ -170,8 +170,8 @@ class LiveCluster:
                 old = float(plan.old[number])
                 self._would_be[job] = (value, self._would_be.get(job, (value, old))[1])
                 result = WriteResult("ok", "dry run")
-            elif self._silent() is not None:
-                result = self._silent() or WriteResult("retry")
+            elif (silent := self._silent()) is not None:
+                result = silent
             elif unguarded and value > plan.old[number] and not runs[row]:
                 result = WriteResult("retry", "not raised: a running job could not be protected from it")
             elif self._times(job, value) >= 2:
@@ -263,9 +263,8 @@ class LiveCluster:
         raw = self.adapter.jobs()
         lever = self._lever(raw)
         claims = self._read_claims(raw)
-        unsaid = claims.consent < 0
-        consent = np.where(unsaid, self.config.requeue.consent_default, claims.consent == 1).astype(np.bool_)
-        return Look(raw, raw.nice.astype(np.float64) if lever is None else lever, consent)
+        values = raw.nice.astype(np.float64) if lever is None else lever
+        return Look(raw, values, consents(self.config, claims.consent))
 
     def _silent(self) -> WriteResult | None:
         """Why nothing may be sent; None: it may."""

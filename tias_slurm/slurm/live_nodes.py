@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
 
@@ -87,7 +87,6 @@ def occupancy(
     `requests`, `shares`: see live.Adapter. What is free is what the nodes say is not in use, by whomever.
     """
     n = len(jobs)
-    bare = of_nodes(nodes, n)
     there = {name: v for v, name in enumerate(nodes.name)}
     count, first = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
     held: list[int] = []
@@ -127,11 +126,8 @@ def occupancy(
         if why and not held_now[i]:
             unsure[why] += 1
     return Placed(
-        Occupancy(
-            free_gpus=bare.free_gpus,
-            free_cpus=bare.free_cpus,
-            free_mem_mb=bare.free_mem_mb,
-            total_gpus=bare.total_gpus,
+        replace(
+            of_nodes(nodes, n),
             member=classes.members(),
             partition=partition,
             nodes=amounts[0],

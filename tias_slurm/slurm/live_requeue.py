@@ -13,7 +13,7 @@ from typing import Literal
 
 import numpy as np
 
-from tias_slurm.jobs import Bools, Floats, Ints, Snapshot
+from tias_slurm.jobs import ACTIVE_STATES, Bools, Floats, Ints, Snapshot
 from tias_slurm.planner import Plan
 from tias_slurm.slurm.live import RawTable, WriteResult
 from tias_slurm.slurm.observer import STARTABLE
@@ -63,7 +63,7 @@ def beneficiary_ready(look: Look, job: int, value: float) -> str:
 def victim_ready(before: RawTable, look: Look, job: int) -> str:
     """Whether a running job may be requeued: "" if it may, ENDED if its end has made room, else why not."""
     old, at, raw = _row(before, job), _row(look.raw, job), look.raw
-    if at is None or raw.state[at] not in ("PENDING", "RUNNING", "SUSPENDED"):
+    if at is None or raw.state[at] not in ACTIVE_STATES:
         return ENDED
     if old is None or raw.state[at] != "RUNNING" or raw.flags[at] or raw.start[at] != before.start[old]:
         return "is not in the same run any more"

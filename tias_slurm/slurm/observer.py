@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tias_slurm.assemble import consents
 from tias_slurm.config import Config
 from tias_slurm.gpu_weights import SHARD, sharded, weigh
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
@@ -127,8 +128,7 @@ def observe(
     if hidden is not None:
         bar("value not shown now", hidden[rows])
     run_time = np.where(waits, 0.0, raw.time - raw.start[rows] - np.nan_to_num(raw.suspended_s[rows]))
-    unsaid = claims.consent[rows] < 0
-    consent = np.where(unsaid, config.requeue.consent_default, claims.consent[rows] == 1).astype(np.bool_)
+    consent = consents(config, claims.consent[rows])
     nice = np.where(raw.nice[rows] == NICE_UNKNOWN, 0, raw.nice[rows]).astype(np.float64)
     value = nice if lever is None else lever[rows]
     usual = config.requeue.grace_s
