@@ -112,16 +112,16 @@ def frozen_controller() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def configured(*lines: str) -> Iterator[None]:
-    """slurm.conf with lines more, and then as it was."""
-    before = CONF.read_text()
+def configured(*lines: str, take_up: Callable[[], None] | None = None) -> Iterator[None]:
+    """slurm.conf with lines more, and then as it was. `take_up`: None: scontrol reconfigure."""
+    take_up, before = take_up or _reconfigure, CONF.read_text()
     CONF.write_text(before + "".join(f"{line}\n" for line in lines))
     try:
-        _reconfigure()
+        take_up()
         yield
     finally:
         CONF.write_text(before)
-        _reconfigure()
+        take_up()
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import time
@@ -11,23 +10,10 @@ from pathlib import Path
 
 import pytest
 from daemon_bed import CALM, URGENT, Site, priority
-from live_bed import CONF, run, shown, wait_for
+from live_bed import configured, run, shown, wait_for
 from requeue_bed import YES, old_enough, on, restarts, state, waiting
 
 EXEMPT = 10  # two intervals of the daemon
-
-
-@contextlib.contextmanager
-def preempting(*lines: str) -> Iterator[None]:
-    """slurmctld with other preemption, which it takes up at a start only, and then as it was."""
-    before = CONF.read_text()
-    CONF.write_text(before + "".join(f"{line}\n" for line in lines))
-    try:
-        restart()
-        yield
-    finally:
-        CONF.write_text(before)
-        restart()
 
 
 def restart() -> None:
@@ -47,8 +33,12 @@ def restart() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def slurm_preempts() -> Iterator[None]:
-    with preempting(
-        "PreemptType=preempt/qos", "PreemptMode=REQUEUE,WITHIN", f"PreemptExemptTime=00:00:{EXEMPT:02d}"
+    with configured(
+        "PreemptType=preempt/qos",
+        "PreemptMode=REQUEUE,WITHIN",
+        f"PreemptExemptTime=00:00:{EXEMPT:02d}",
+        # preemption is taken up at a start only
+        take_up=restart,
     ):
         yield
 
