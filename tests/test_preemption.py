@@ -194,6 +194,13 @@ class World:
         )
         return out[:got].tolist()
 
+    def start(self, some):
+        """Have those run that fit, one after another."""
+        for job in some:
+            if where := self.place(job):
+                self.held[job] = where
+                self.move(job, where, -1)
+
     def move(self, job, held, sign):
         occupy(
             *self.free,
@@ -241,11 +248,7 @@ def check_that_they_start(world, waiting, proposed, kept):
 def test_against_every_set_of_victims(nodes, asked, limit, data):
     world = World(nodes, asked)
     jobs = range(len(asked))
-    for j in jobs:
-        where = world.place(j) if data.draw(st.booleans()) else []
-        if where:
-            world.held[j] = where
-            world.move(j, where, -1)
+    world.start(j for j in jobs if data.draw(st.booleans()))
     level = np.array([a[0] for a in asked])
     may = np.array([j in world.held and not asked[j][5] for j in jobs])
     loss = np.array([float(a[6]) for a in asked])
@@ -368,11 +371,7 @@ def test_laws_under_all_circumstances(nodes, asked, data, users, left, each, par
     """Two partitions that may share nodes, jobs in front, jobs that may not, budgets: what never happens."""
     world = World(nodes, asked)
     jobs, n = range(len(asked)), len(asked)
-    for j in jobs:
-        where = world.place(j) if data.draw(st.booleans()) else []
-        if where:
-            world.held[j] = where
-            world.move(j, where, -1)
+    world.start(j for j in jobs if data.draw(st.booleans()))
     level = np.array([a[0] for a in asked])
     usable = np.array([j in world.held and not asked[j][5] for j in jobs])
     loss = np.array([float(a[6]) for a in asked])
