@@ -82,6 +82,10 @@ def test_overrides_are_the_policys_words(name: str) -> None:
         "queue_urgency": "edf",
         "slot_share": 0.3,
         "slot_window_s": 7200,
+        "slot_level": 4,
+        "caps": [[0, 6], [0.5, 3]],
+        "prior_upper": 1.5,
+        "time_limit_factor": 2,
         "starving_s": 0,
         "starving_share": 0.2,
         "size_hint": "time-limit",
@@ -89,7 +93,8 @@ def test_overrides_are_the_policys_words(name: str) -> None:
     found = Config.model_validate({"policy": {"preset": name, **values}})
     overrides = found.policy.overrides()
     assert set(overrides) == set(values) == set(type(found.policy).model_fields) - {"preset"}
-    assert preset(name, **overrides).queue_urgency == "edf"
+    made = preset(name, **overrides)
+    assert (made.queue_urgency, made.caps) == ("edf", ((0, 6), (0.5, 3)))
 
 
 @pytest.mark.parametrize(

@@ -10,18 +10,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import HOUR, prepared, workload
 
+from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.policy.learning import (
-    ALONE,
     DAY_S,
-    HALF_LIFE_D,
     MOST_USERS,
-    OF_OTHERS,
-    SHRINK_WEIGHT,
+    PRIOR_UPPER,
     Learner,
+    LearnSettings,
+    interpolate,
+    respread,
 )
 from tias_slurm.replay import simulate
 from tias_slurm.slurm.nodes import uniform
+
+USUAL = LearnSettings()
 
 
 def taught(jobs, users, used=0.5, learner=None):
@@ -36,7 +39,7 @@ def crowd(each=10, users=40, used=0.5):
 
 
 def test_a_user_alone_is_worth_few_jobs():
-    assert taught(10_000, ["ann"]).counts.sum() == pytest.approx(ALONE)
+    assert taught(10_000, ["ann"]).counts.sum() == pytest.approx(USUAL.user_jobs)
 
 
 def test_users_nobody_knows_are_taken_as_they_come():
@@ -47,7 +50,7 @@ def test_a_user_among_others_has_a_share():
     learner = crowd()
     others = learner.counts.sum()
     taught(100_000, ["cheat"], used=0.01, learner=learner)
-    assert learner.counts.sum() - others == pytest.approx(OF_OTHERS * others)
+    assert learner.counts.sum() - others == pytest.approx(USUAL.user_share * others)
 
 
 @settings(max_examples=40, deadline=None)
@@ -57,9 +60,9 @@ def test_one_user_moves_no_belief_by_more_than_a_share(used, jobs, users):
     taught(jobs, ["cheat"], used=used, learner=gamed)
     moved = np.abs(gamed.survival() - honest.survival()).max()
     # by weights: his own in the class, and again in the cluster that the class is drawn to
-    own = max(ALONE, OF_OTHERS * honest.counts[0].sum())
-    share = own / (own + honest.counts[0].sum() + SHRINK_WEIGHT)
-    assert moved <= share + SHRINK_WEIGHT / (honest.counts[0].sum() + SHRINK_WEIGHT)
+    own = max(USUAL.user_jobs, USUAL.user_share * honest.counts[0].sum())
+    share = own / (own + honest.counts[0].sum() + USUAL.prior_jobs)
+    assert moved <= share + USUAL.prior_jobs / (honest.counts[0].sum() + USUAL.prior_jobs)
 
 
 def test_an_outlier_counts_for_one_job_in_the_last_bin():
@@ -75,11 +78,11 @@ def test_it_fades_by_half_in_the_half_life():
     whole = learner.counts.copy()
     assert learner.fade(0.0)  # from when on is to be kept
     assert not learner.fade(DAY_S - 1)
-    assert learner.fade(HALF_LIFE_D * DAY_S)
+    assert learner.fade(USUAL.half_life_s)
     assert np.allclose(learner.counts, whole / 2)
     assert learner.users["u3"][0] == pytest.approx(5.0)
     # and all of it in the end: the prior again
-    learner.fade(100 * HALF_LIFE_D * DAY_S)
+    learner.fade(100 * USUAL.half_life_s)
     assert not learner.counts.any()
     assert learner.users == {}
     assert np.allclose(learner.survival(), Learner().survival())
@@ -210,3 +213,52 @@ def test_what_ended_before_t_does_change_what_is_decided():
     for job in past[:40]:
         job["state"] = "FAILED"
     assert decided(past, "balanced", middle)[0] != before
+
+
+def test_each_constant_of_the_learning_is_a_setting():
+    config = Config.model_validate(
+        {
+            "policy": {"prior_upper": 2.0},
+            "learning": {"prior_jobs": 1.0, "half_life_s": DAY_S, "user_jobs": 3.0, "user_share": 0.5},
+        }
+    )
+    learner = assemble.ledger(config, None).learner
+    assert learner.settings == LearnSettings(2.0, 1.0, DAY_S, 3.0, 0.5)
+    taught(10_000, ["ann"], learner=learner)
+    assert learner.counts.sum() == pytest.approx(3.0)
+    learner.fade(0.0)
+    learner.fade(DAY_S)
+    assert learner.counts.sum() == pytest.approx(1.5)
+
+
+@given(st.floats(0.5, 10.0), st.floats(0.0, 12.0))
+def test_the_prior_ends_where_the_settings_say(upper, phi):
+    survival = Learner(LearnSettings(upper)).survival()
+    got = interpolate(survival, np.zeros(1, dtype=np.int64), np.array([phi]), upper)
+    assert got[0] == pytest.approx(max(1.0 - phi / upper, 0.0), abs=1e-9)
+
+
+@given(st.lists(st.integers(0, 9), min_size=64, max_size=64), st.floats(0.5, 10.0), st.floats(0.5, 10.0))
+def test_what_was_learned_outlives_another_width_of_bins(counts, old, new):
+    before = np.array([counts] * 4, dtype=np.float64)
+    after = respread(before, old, new)
+    assert after.min() >= 0.0
+    assert after.sum(axis=1) == pytest.approx(before.sum(axis=1))
+    # at every edge of a new bin as many jobs ended before it as by the old bins
+    edges = np.linspace(0.0, new, 65)[1:-1]
+    known = np.interp(edges, np.linspace(0.0, old, 65), np.concatenate(([0.0], np.cumsum(counts))))
+    assert after[0].cumsum()[:-1] == pytest.approx(known, abs=1e-6)
+
+
+def test_a_restart_with_another_width_of_bins_keeps_what_was_learned():
+    learner = crowd(used=0.5)
+    again = Learner(LearnSettings(2.56), learner.counts.copy())
+    again.loads(learner.dumps())
+    assert again.counts.sum() == pytest.approx(learner.counts.sum())
+    for known, then in zip(again.learned(), learner.learned(), strict=True):
+        assert known.jobs == pytest.approx(then.jobs)
+    assert again.learned()[0].quantiles[0.5] == pytest.approx(0.5, abs=0.05)
+    # and what says nothing of the width has today's usual one
+    old = Learner(LearnSettings(PRIOR_UPPER), learner.counts.copy())
+    old.loads('{"faded_at": 5.0, "users": {}}')
+    assert (old.counts == learner.counts).all()

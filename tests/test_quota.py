@@ -11,12 +11,13 @@ from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
 from tias_slurm.ledger import COUNTS, Ledger
 from tias_slurm.policy.tias import Tias, preset
-from tias_slurm.quota import RESERVE_S, Buckets, Settings, covered
+from tias_slurm.quota import Buckets, Settings, covered
 from tias_slurm.replay import simulate
 from tias_slurm.slurm.nodes import uniform
 from tias_slurm.store import SqliteStore
 
 CAPACITY = 100.0
+RESERVE_S = Settings(1.0, 1.0).reserve_s
 NOBODY = (np.empty(0, dtype=int), np.empty(0), np.empty(0), np.empty(0, dtype=bool))
 
 
@@ -99,7 +100,7 @@ class TestCovered:
     def test_until_the_bucket_is_set_apart(self):
         left = np.array([2.5 * RESERVE_S, -1.0])
         account = np.array([0, 1, 0, 0, 0])
-        got = covered(left, account, np.ones(5), np.array([4, 0, 1, 2, 3]))
+        got = covered(left, account, np.ones(5), np.array([4, 0, 1, 2, 3]), RESERVE_S)
         # 4 and 0 and 2 in that order; the last GPU-second counts for one more
         assert got.tolist() == [True, False, True, False, True]
 
@@ -113,7 +114,7 @@ class TestCovered:
         for row in order.tolist():
             want[row] = rest[account[row]] > 0
             rest[account[row]] -= gpus[row] * RESERVE_S
-        assert covered(left, account, gpus, order).tolist() == want.tolist()
+        assert covered(left, account, gpus, order, RESERVE_S).tolist() == want.tolist()
 
 
 # ---- in the ledger ----

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import DAY, HOUR, rank_input, take
 
-from tias_slurm.policy.learning import BIN_WIDTH, BINS, Learner, interpolate, window_class
+from tias_slurm.policy.learning import BINS, PRIOR_UPPER, Learner, interpolate, window_class
 from tias_slurm.policy.tias import PRESETS, Tias, preset
 
 NOW = 1_790_000_000.0
@@ -188,7 +188,7 @@ class TestUrgency:
 
 class TestLearnedRisk:
     def test_the_prior_is_uniform(self):
-        edges = np.arange(BINS + 1) * BIN_WIDTH
+        edges = np.arange(BINS + 1) * (PRIOR_UPPER / BINS)
         assert np.allclose(PRIOR, 1 - edges / 1.28)
 
     def test_without_experience_it_is_the_closed_form(self):

@@ -8,12 +8,14 @@ from tias_slurm import deadlines, quota
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Ints
+from tias_slurm.ledger import Ledger, Store
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
+from tias_slurm.policy.learning import LearnSettings
 from tias_slurm.policy.tias import Tias, preset
 
 # [policy]: choices of the site that no preset makes
-SITE = ("overdue", "starving_s", "starving_share", "size_hint")
+SITE = ("overdue", "starving_s", "starving_share", "size_hint", "time_limit_factor", "prior_upper")
 
 
 def tias(config: Config, name: str | None = None) -> Tias:
@@ -60,13 +62,33 @@ def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> L
         grace_s=r.grace_s,
         long_share=p.long_share,
         long_window_s=p.long_window_s,
+        prior_upper=config.policy.prior_upper,
     )
 
 
 def quota_settings(config: Config) -> quota.Settings | None:
     """The quota of GPU time under deadlines; None: there is none."""
     d = config.deadlines
-    return None if d.quota_rate is None else quota.Settings(d.quota_rate, d.quota_burst_s, d.quota_shares)
+    if d.quota_rate is None:
+        return None
+    return quota.Settings(d.quota_rate, d.quota_burst_s, d.quota_shares, d.quota_reserve_s)
+
+
+def learning(config: Config) -> LearnSettings:
+    """How finished jobs are learned from."""
+    s = config.learning
+    return LearnSettings(config.policy.prior_upper, s.prior_jobs, s.half_life_s, s.user_jobs, s.user_share)
+
+
+def ledger(config: Config, store: Store | None, *, told_at_submit: bool = False) -> Ledger:
+    """The ledger as the settings want it. See Ledger."""
+    return Ledger(
+        store,
+        config.deadlines.max_changes,
+        quota=quota_settings(config),
+        learn=learning(config),
+        told_at_submit=told_at_submit,
+    )
 
 
 def consents(config: Config, said: Ints) -> Bools:

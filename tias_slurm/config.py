@@ -24,6 +24,7 @@ from tias_slurm.settings import (
     Daemon,
     Deadlines,
     Gpus,
+    Learning,
     Lever,
     Metrics,
     Planner,
@@ -60,6 +61,7 @@ class Config(Section):
     scope: Scope = Scope()  # type: ignore[call-arg]
     deadlines: Deadlines = Deadlines()  # type: ignore[call-arg]
     policy: Policy = Policy()  # type: ignore[call-arg]
+    learning: Learning = Learning()  # type: ignore[call-arg]
     gpus: Gpus = Gpus()  # type: ignore[call-arg]
     lever: Lever = Lever()  # type: ignore[call-arg]
     requeue: Requeue = Requeue()  # type: ignore[call-arg]

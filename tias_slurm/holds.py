@@ -23,16 +23,18 @@ def held(
     order: Floats,
     share: float,
     long_window_s: float,
+    prior_upper: float = PRIOR_UPPER,
 ) -> Bools:
     """Which jobs are held from now on. Shapes (n,).
 
-    `ours`: jobs that may be written; `order`: where they would stand, the larger goes first. Nodes that share
-    no partition are clusters of their own, each with its share. What runs counts, whatever its width. Inside
-    a share one that does not fit is passed over, but nobody passes one in `front`: no job waits for ever.
-    Whom somebody released is not held again.
+    `prior_upper`: how long a deadline job may run, as a share of its window. `ours`: jobs that may be
+    written; `order`: where they would stand, the larger goes first. Nodes that share no partition are
+    clusters of their own, each with its share. What runs counts, whatever its width. Inside a share one
+    that does not fit is passed over, but nobody passes one in `front`: no job waits for ever. Whom somebody
+    released is not held again.
     """
     jobs, o = snapshot.jobs, snapshot.occupancy
-    long = (jobs.gpus > 0) & ~(PRIOR_UPPER * history.window <= long_window_s)
+    long = (jobs.gpus > 0) & ~(prior_upper * history.window <= long_window_s)
     pool, total = snapshot.pools or in_pools(o.member, o.partition, o.total_gpus)
     room = share * total.astype(np.float64)
     held_now = jobs.lever == HELD

@@ -48,7 +48,7 @@ from tias_slurm.ledger_table import Store as Store
 from tias_slurm.levers import HELD
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
-from tias_slurm.policy.learning import Learner
+from tias_slurm.policy.learning import Learner, LearnSettings
 from tias_slurm.quota import Buckets, Settings, covered
 from tias_slurm.requeue_log import RequeueLog
 
@@ -75,11 +75,12 @@ class Ledger:
         max_changes: int = 3,
         *,
         quota: Settings | None = None,
+        learn: LearnSettings | None = None,
         told_at_submit: bool = False,
     ) -> None:
         """`max_changes`: how often a job may change its deadline. `quota`: of GPU time under deadlines, by
-        account; None: none. `told_at_submit`: claims were there when the jobs were submitted, however late we
-        look, as in a history."""
+        account; None: none. `learn`: how, if not by default. `told_at_submit`: claims were there when the
+        jobs were submitted, however late we look, as in a history."""
         self._max_changes, self._told_at_submit = max_changes, told_at_submit
         # whether claims are taken, codes of claim_life.REASONS, rows of the last snapshot
         self.unaccepted: Ints = np.zeros(0, dtype=np.int64)
@@ -87,7 +88,7 @@ class Ledger:
         self._new: Bools = np.zeros(0, dtype=np.bool_)  # jobs that the last snapshot showed first
         self._able: Bools = np.zeros(0, dtype=np.bool_)  # see RankInput
         self.buckets = None if quota is None else Buckets(quota)
-        self.learner = Learner()
+        self.learner = Learner(learn or LearnSettings())
         self._requeues = RequeueLog()
         self._intended: Intended | None = None
         self._store = store
@@ -362,7 +363,7 @@ class Ledger:
         takes = np.where(claims & ((open_ & (t[:, FALLEN] == 0)) | pays), jobs.weight, 0.0)
         # who runs comes before who waits
         order = np.lexsort((jobs.job_id, t[:, FIRST], ~pays))
-        t[open_, COUNTS] = covered(left, jobs.account, takes, order)[open_]
+        t[open_, COUNTS] = covered(left, jobs.account, takes, order, self.buckets.settings.reserve_s)[open_]
         if self._store is not None:
             # also while none is in use: what is charged after a restart hangs on when we last looked
             self._store.put("quota", self.buckets.dumps())

@@ -8,7 +8,7 @@ from tias_slurm import assemble, hands
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller, Past, Recorder
 from tias_slurm.jobs import Bools
-from tias_slurm.ledger import Ledger, Store
+from tias_slurm.ledger import Store
 from tias_slurm.planner import Planner
 from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.live import Adapter, RawTable, SiteFacts
@@ -32,7 +32,7 @@ class LiveCycle:
         past: Past | None = None,
     ) -> None:
         """`enforce`: writes are sent. `told`, `record`, `past`: see LiveCluster and Controller."""
-        self.ledger = Ledger(store, config.deadlines.max_changes, quota=assemble.quota_settings(config))
+        self.ledger = assemble.ledger(config, store)
         self.policy: Tias = assemble.tias(config)
         self.lever = assemble.lever(config, self.policy.levels, sum(facts.priority_weights.values()))
         self.cluster = LiveCluster(

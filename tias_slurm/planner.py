@@ -12,6 +12,7 @@ from tias_slurm.holds import held
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot, unsaved
 from tias_slurm.levers import HELD, Lever
 from tias_slurm.policy.base import Ranking
+from tias_slurm.policy.learning import PRIOR_UPPER
 from tias_slurm.shadow import Budget
 
 # a warning counts for so long after its grace has run out, s
@@ -36,6 +37,7 @@ class Limits:
     grace_s: float = 0.0  # a victim is warned so long before it is requeued; 0: it is not
     long_share: float | None = None  # of the GPUs, for all but near deadlines; what is over it is held
     long_window_s: float = 86_400.0  # a deadline job that may run longer than this is long
+    prior_upper: float = PRIOR_UPPER  # which it may for this share of its window
 
 
 @dataclass(frozen=True)
@@ -87,9 +89,8 @@ class Planner:
             # a job that was let go stays so unless one a whole level better wants its place
             let_go = (jobs.lever != HELD) & (jobs.lever != history.found)
             order = target + np.where(let_go, self.lever.level_step, 0.0)
-            stays = held(
-                snapshot, history, ours, ranking.front, order, limits.long_share, limits.long_window_s
-            )
+            long = (limits.long_share, limits.long_window_s, limits.prior_upper)
+            stays = held(snapshot, history, ours, ranking.front, order, *long)
             target = np.where(stays, HELD, target)
         band = limits.dead_band_steps * self.lever.unit
         off = np.abs(target - jobs.lever) > band

@@ -15,10 +15,6 @@ import numpy as np
 
 from tias_slurm.jobs import Bools, Floats, Ints
 
-# so much of each job that runs or waits under a deadline is set apart before the next one counts, s: else the
-# last GPU-second would let all that waits in at once
-RESERVE_S = 3_600.0
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -27,6 +23,9 @@ class Settings:
     rate: float  # GPU time under deadlines, over the account's share of the cluster
     burst_s: float
     shares: Mapping[str, float] = field(default_factory=dict)  # fair shares by name, 0..1
+    # so much of each job that runs or waits under a deadline is set apart before the next one counts, s: else
+    # the last GPU-second would let all that waits in at once
+    reserve_s: float = 3_600.0
 
 
 @dataclass
@@ -96,15 +95,15 @@ class Buckets:
             self.at, self.used = at, used
 
 
-def covered(left: Floats, account: Ints, gpus: Floats, order: Ints) -> Bools:
-    """Which jobs the buckets cover, if each takes a reserve in this order.
+def covered(left: Floats, account: Ints, gpus: Floats, order: Ints, reserve_s: float) -> Bools:
+    """Which jobs the buckets cover, if each takes a reserve of `reserve_s` in this order.
 
     `left` (m,): what is left of each account's bucket; `account`, `gpus` (m',): of the jobs, `order`: rows of
     them. Returns shape (m',): whether what is left by the jobs of the account before it is more than nothing.
     """
     fine = np.zeros(len(account), dtype=np.bool_)
     by_account = order[np.argsort(account[order], kind="stable")]
-    takes = gpus[by_account] * RESERVE_S
+    takes = gpus[by_account] * reserve_s
     before = np.cumsum(takes) - takes
     code = account[by_account]
     # the sum restarts with each account

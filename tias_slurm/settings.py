@@ -61,6 +61,13 @@ Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidat
 Thresholds = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_tuple)]
 
 
+def _pairs(value: object) -> object:
+    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
+
+
+Loss = Annotated[float, Field(ge=0, lt=1000)]
+Level = Annotated[int, Field(ge=0, le=33)]
+Caps = Annotated[tuple[tuple[Loss, Level], ...], BeforeValidator(_pairs)]
 Shares = dict[str, Annotated[float, Field(gt=0, le=1)]]
 Weights = dict[str, Annotated[float, Field(gt=0, le=1000)]]
 
@@ -114,6 +121,9 @@ class Deadlines(Section):
     quota_shares: Shares = Field(
         {}, description="fair shares of accounts, by name; others share what is left equally"
     )
+    quota_reserve_s: float = Field(
+        3_600.0, ge=0, description="so much of each job is set apart before the quota lets the next one in"
+    )
 
     @check(mode="after")
     def _window(self) -> Deadlines:
@@ -163,6 +173,18 @@ class Policy(Section):
     slot_window_s: float | None = Field(
         None, gt=0, description="a window of at least this makes a deadline job long"
     )
+    slot_level: int | None = Field(
+        None, ge=0, le=33, description="the level of a job in a slot is at most this"
+    )
+    caps: Caps | None = Field(
+        None,
+        max_length=8,
+        description="pairs [loss, level]: once a job has lost that share of the time that it may need, its "
+        "level is at most this; loss 0: one cycle",
+    )
+    prior_upper: float = Field(
+        1.28, ge=0.5, le=10, description="the longest that a job may run, as a share of its window"
+    )
     starving_s: float = Field(
         2_592_000.0,
         ge=0,
@@ -173,6 +195,9 @@ class Policy(Section):
     )
     size_hint: Literal["none", "time-limit"] = Field(
         "none", description="what tells the size of a job without a deadline before it has run"
+    )
+    time_limit_factor: float = Field(
+        3.0, ge=1, le=100, description="with that hint: a time limit is so many times the run time"
     )
 
     @check(mode="after")
@@ -189,6 +214,26 @@ class Policy(Section):
             for name, field in type(self).model_fields.items()
             if name != "preset" and getattr(self, name) != field.default
         }
+
+
+class Learning(Section):
+    """How finished deadline jobs are learned from, where the risk is learned."""
+
+    prior_jobs: float = Field(
+        5.0,
+        gt=0,
+        le=10_000,
+        description="jobs that the prior is worth, and the cluster to one class of windows",
+    )
+    half_life_s: float = Field(
+        2_592_000.0, ge=86_400, description="what was learned has half its weight after this"
+    )
+    user_jobs: float = Field(
+        10.0, gt=0, description="one user's jobs may weigh as much as so many in a class of windows"
+    )
+    user_share: float = Field(
+        0.25, ge=0, le=1, description="or as much as this share of what all others' weigh there"
+    )
 
 
 class Daemon(Section):

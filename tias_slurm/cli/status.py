@@ -111,6 +111,7 @@ def gather(settings: Config) -> dict[str, Any]:
 
 def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, Any]:
     """What the ledger of a mode tells: budgets, requeues, what was learned."""
+    from tias_slurm.assemble import learning
     from tias_slurm.policy.learning import Learner
     from tias_slurm.start import ledger_path
     from tias_slurm.store import SqliteStore
@@ -124,13 +125,14 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
         week = [e for e in store.actions("requeue", now - WEEK_S) if e.result in (None, "ok")]
         lost = {e.job_id: store.memory(e.job_id) or {} for e in week[-20:]}
         _, _, counts = store.load()
+        learned = store.get("learned") or ""
         ended, missed = store.ended_claims(now - WEEK_S)
     finally:
         store.close()
     hour = sum(e.time > now - HOUR_S for e in week)
     most = settings.requeue.max_per_hour
-    learner = Learner()
-    learner.counts[:] = counts
+    learner = Learner(learning(settings), counts)
+    learner.loads(learned)
     return {
         "budgets": {
             "writes_per_cycle": max_writes or settings.planner.max_writes_per_cycle,

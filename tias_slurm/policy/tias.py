@@ -20,8 +20,6 @@ from tias_slurm.policy.shares import grant
 
 # what a job is to level 1; see Tias.classes
 CLASSES = ("no deadline", "urgent", "warming", "calm", "hopeless", "overdue")
-# jobs use about a third of the time limit that their users ask for
-LIMIT_PER_USE = 3.0
 # where urgency ends, GPU-s
 LARGEST = 2.0**40
 
@@ -48,6 +46,8 @@ class TiasSettings:
     starving_s: float = 2_592_000.0  # a wait of this length brings a job to the front; 0: never
     starving_share: float = 0.1  # GPUs of jobs brought to the front, a share of the cluster
     size_hint: Literal["none", "time-limit"] = "none"  # what tells the size of a job without a deadline
+    time_limit_factor: float = 3.0  # a time limit is so many times what jobs use of it
+    prior_upper: float = PRIOR_UPPER  # the upper end of the prior on the run time, a share of the window
 
 
 PRESETS: dict[str, TiasSettings] = {
@@ -100,7 +100,7 @@ class Tias:
             # no limit is the largest; one that is not known, NaN, tells nothing, nor does one without GPUs
             limit = np.where(np.isnan(jobs.time_limit) | (jobs.gpus <= 0.0), 0.0, jobs.time_limit)
             asked = limit * jobs.gpus
-            size = np.maximum(size, asked / LIMIT_PER_USE)
+            size = np.maximum(size, asked / self.settings.time_limit_factor)
         best_effort = 2 * queue_of(size, self._thresholds) + 1
         level = np.where(jobs.claim_lost, np.maximum(best_effort, last - 2), best_effort)
         urgency = np.ones(len(jobs))
@@ -170,17 +170,18 @@ class Tias:
         # a window of nothing: the clock went back behind the submit
         overdue = (left <= 0.0) | (window <= 0.0)
         # past the deadline neither chance nor risk is defined; any positive number keeps the arithmetic quiet
-        size = np.where(overdue, 1.0, PRIOR_UPPER * window - executed)
+        size = np.where(overdue, 1.0, c.prior_upper * window - executed)
         if c.risk == "closed-form":
             chance = np.minimum(np.maximum(left / size, 0.0), 1.0)
             risk = np.minimum(c.delta_s, left) / size
         else:
             safe = np.where(overdue, 1.0, window)
             classes = window_class(safe)
-            used = np.maximum(interpolate(survival, classes, executed / safe), 1e-12)
+            used = np.maximum(interpolate(survival, classes, executed / safe, c.prior_upper), 1e-12)
             spare = 1.0 - waited / safe
-            chance = 1.0 - interpolate(survival, classes, spare) / used
-            later = 1.0 - interpolate(survival, classes, spare - c.delta_s / safe) / used
+            chance = 1.0 - interpolate(survival, classes, spare, c.prior_upper) / used
+            spare -= c.delta_s / safe
+            later = 1.0 - interpolate(survival, classes, spare, c.prior_upper) / used
             chance = np.minimum(np.maximum(chance, 0.0), 1.0)
             risk = chance - np.minimum(np.maximum(later, 0.0), 1.0)
         hopeless = ~jobs.running[rows] & (chance < c.hopeless_chance)
@@ -247,7 +248,7 @@ class Tias:
             value = left
         elif kind == "laxity":
             # against the mean of the uniform prior on the run time
-            value = left - np.maximum(PRIOR_UPPER / 2 * window - executed, 0.0)
+            value = left - np.maximum(self.settings.prior_upper / 2 * window - executed, 0.0)
         else:
             # Aemon's elapsed / left, turned over so that the smaller goes first
             value = 86_400.0 * left / np.maximum(elapsed, 1.0)

@@ -16,7 +16,6 @@ from tias_slurm.config import Config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Floats, RankInput
-from tias_slurm.ledger import Ledger
 from tias_slurm.levers import ExactLever, Lever
 from tias_slurm.planner import Planner
 from tias_slurm.policy.base import Policy
@@ -297,7 +296,7 @@ class Run:
         record = None
         if sink is not None and ours:
             record = recorder(sink, wanted.name, policy, lever.kind, self.labels, req.row)
-        ledger = Ledger(None, c.deadlines.max_changes, quota=assemble.quota_settings(c), told_at_submit=True)
+        ledger = assemble.ledger(c, None, told_at_submit=True)
         return cluster, Controller(cluster, ledger, policy, Planner(lever, limits), record)
 
     def _outcome(self, cluster: VirtualCluster) -> tuple[Outcome, Series]:
