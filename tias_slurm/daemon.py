@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import audit, hands, start, status
+from tias_slurm import audit, hands, start, status, tally
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.cycle import Cycle, tell
@@ -234,10 +234,13 @@ class Daemon:
         seen.seconds = round(time.monotonic() - began, 4)
         if seen.result != "ok":
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
+            self._tally(seen, {})
             self._show.cycle(self.config, self._made, seen, self._clock.seconds)
             return seen
         seen.fill(self._made, self._outcomes, self._actions, self._requeued)
-        self._show.refused_claims(tell(self._log, self._made))
+        refused = tell(self._log, self._made)
+        self._show.refused_claims(refused)
+        self._tally(seen, refused)
         self._tidy()
         self._show.cycle(self.config, self._made, seen, self._clock.seconds)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
@@ -246,6 +249,17 @@ class Daemon:
     def paused(self) -> bool:
         """Whether the pause file is there: nothing is written then."""
         return hands.paused(self.config.daemon.state_dir)
+
+    def _tally(self, seen: Cycle, claims: dict[str, int]) -> None:
+        """Count the cycle in the ledger, by the controller's clock where it answered."""
+        raw = self.cluster.raw if seen.result == "ok" else None
+        jobs = {
+            "overridden": seen.overridden,
+            "refused": seen.refused,
+            "ignored": seen.barred.get("ignored", 0),
+        }
+        now = time.time() if raw is None else raw.time
+        tally.note(self.store, now, seen.result, paused=seen.paused, claims=claims, jobs=jobs)
 
     def _tidy(self) -> None:
         """Once a day: drop what is older than keep_days."""

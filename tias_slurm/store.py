@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm import ledger_table
+from tias_slurm import ledger_table, tally
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.leadership import Knowledge
@@ -274,6 +274,10 @@ class SqliteStore:
         with self._transaction():
             self._db.execute("DELETE FROM job WHERE gone < ?", (before,))
             self._db.execute("DELETE FROM audit WHERE time < ?", (before,))
+            self._db.execute(
+                "DELETE FROM setting WHERE name LIKE ? AND CAST(substr(name, ?) AS INTEGER) < ?",
+                (f"{tally.PREFIX}%", len(tally.PREFIX) + 1, before // tally.HOUR_S),
+            )
 
     # -- several daemons, one after another
 
