@@ -10,7 +10,7 @@ from worlds import occupancy
 
 from tias_slurm import preemption
 from tias_slurm.placement import find_nodes, occupy
-from tias_slurm.shadow import Budget
+from tias_slurm.shadow_tables import Budget
 
 NODE = (8, 64, 1000)
 

@@ -26,7 +26,6 @@ from tias_slurm.ledger_table import (
     HOLD,
     KEPT,
     LATE,
-    LET_GO,
     LOST,
     PREEMPTED_AT,
     REDONE,
@@ -45,6 +44,7 @@ from tias_slurm.ledger_table import (
     WARNED_FOR,
 )  # fmt: skip
 from tias_slurm.ledger_table import Store as Store
+from tias_slurm.ledger_waits import follow_holds, follow_waits
 from tias_slurm.levers import HELD
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
@@ -162,12 +162,12 @@ class Ledger:
             t[restarted, HOLD] = 0.0
         self._last_look = snapshot.now
         t[:, RUN_TIME] = jobs.run_time
-        self._follow_holds(snapshot)
+        follow_holds(t, jobs.lever)
         untouched = np.isnan(t[:, SET])
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
             t[untouched, FOUND] = jobs.lever[untouched]
-        self._wait(snapshot)
+        self._able = follow_waits(t, snapshot, ~self.overridden(snapshot) & ~self.refused)
         self._follow_claims(snapshot)
         self._count_claims(snapshot)
         # where nobody waits nobody is ranked
@@ -312,40 +312,6 @@ class Ledger:
         t[(claim.accepted > t[:, ACCEPTED]) & ~self._new & (snapshot.jobs.state == RUNNING), LATE] = 1.0
         t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] = claim.deadline, claim.accepted, claim.lost
         self.unaccepted = claim.refused
-
-    def _follow_holds(self, snapshot: Snapshot) -> None:
-        """Whether what we hold is held still: nothing of ours is left on a job that somebody released."""
-        t, held = self._table, snapshot.jobs.lever == HELD
-        stood, meant = t[:, HOLD] == HELD_BY_US, t[:, SET] == HELD
-        if not (stood | meant).any():
-            return
-        released = stood & meant & ~held
-        t[held & meant, HOLD] = HELD_BY_US
-        t[stood & ~held, HOLD] = LET_GO
-        t[released, HOLD] = RELEASED
-        t[released, SET] = t[released, BEFORE] = np.nan
-
-    def _wait(self, snapshot: Snapshot) -> None:
-        """How long each job has waited for nothing but nodes and its turn: what a limit, a hold, a dependency
-        or a person made it wait is not counted."""
-        t, jobs, now = self._table, snapshot.jobs, snapshot.now
-        waits = jobs.state == PENDING
-        # what we hold ourselves waits for its turn
-        by_us = t[:, HOLD] == HELD_BY_US
-        able = (jobs.can_start | by_us) & ~self.overridden(snapshot) & ~self.refused
-        begins = np.isnan(t[:, SINCE])
-        # a release begins a new spell for Slurm; one that ends a hold of ours does not
-        spell = begins | (t[:, HOLD] == 0)
-        t[spell, SINCE] = np.fmax(t[:, SINCE], jobs.since)[spell]
-        blocked = np.isfinite(t[:, BLOCKED_AT])
-        stops, goes = waits & ~able & ~blocked, blocked & (able | ~waits)
-        if stops.any():
-            t[stops, BLOCKED_AT] = np.where(begins, t[:, SINCE], now)[stops]
-        if goes.any():
-            t[goes, SINCE] += np.maximum(now - t[goes, BLOCKED_AT], 0.0)
-            t[goes, BLOCKED_AT] = np.nan
-        t[waits, LATE] = 0.0
-        self._able = ~waits | able
 
     def _count_claims(self, snapshot: Snapshot) -> None:
         """Charge the accounts, and decide which claims count: of running jobs, that was decided before."""

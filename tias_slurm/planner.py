@@ -13,7 +13,7 @@ from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snap
 from tias_slurm.levers import HELD, Lever
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import PRIOR_UPPER
-from tias_slurm.shadow import Budget
+from tias_slurm.shadow_tables import Budget
 
 # a warning counts for so long after its grace has run out, s
 WARNING_LASTS_S = 600.0

@@ -6,7 +6,8 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints, Occupancy
-from tias_slurm.shadow import Budget, Entries, Queue, Shadow, requeue, walk
+from tias_slurm.shadow import requeue, walk
+from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow
 
 NO_LIMIT = 2**62
 # how often the order is walked again before nobody is requeued: what fits moves about too much

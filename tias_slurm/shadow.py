@@ -6,83 +6,17 @@ compiles the same lines for the replay.
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.placement import could_hold, enough, find_nodes, occupy, set_aside
+from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow, Slots
 
 # waiting rows that are looked at together, and requests that are remembered to have failed
 _CHUNK, _FAILURES = 4096, 256
 # so many jobs fit and have not been started: Slurm is behind, and nobody after them has others requeued yet
 _BEHIND = 1000
-
-
-class Budget(NamedTuple):
-    """How many jobs may still be requeued: of all, of each user (users,); and whose each job is (n,)."""
-
-    left: int
-    left_of: Ints
-    user: Ints
-
-
-class Queue(NamedTuple):
-    """The waiting rows, best first, and what each asks for. Shapes (m,)."""
-
-    row: Ints
-    eff: Ints  # the level beyond which it may have jobs requeued; the last level: it may not
-    partition: Ints
-    nodes: Ints
-    gpus: Ints
-    node_gpus: Ints
-    node_cpus: Ints
-    node_mem: Ints
-    front: Bools
-
-
-class Entries(NamedTuple):
-    """Who may be requeued where, and what that frees there. Shapes (e,), by row."""
-
-    job: Ints
-    node: Ints
-    gpus: Ints
-    cpus: Ints
-    mem: Ints
-
-
-class Shadow(NamedTuple):
-    """What the cluster would look like. N nodes, n jobs; see jobs.Occupancy."""
-
-    free_gpus: Ints
-    free_cpus: Ints
-    free_mem: Ints
-    total_gpus: Ints
-    total_cpus: Ints
-    total_mem: Ints
-    member: Bools
-    nodes: Ints
-    gpus: Ints
-    node_gpus: Ints
-    node_cpus: Ints
-    node_mem: Ints
-    partition: Ints
-    first: Ints
-    spread: Ints  # (n,) nodes that it holds
-    held: Ints
-    level: Ints
-    usable: Bools  # (n,) may still be requeued
-    gain: Ints  # (3, levels, N) GPUs, CPUs, memory that jobs beyond a level may still be made to free
-
-
-class _Slots(NamedTuple):
-    """The jobs on each node by ascending price: slot k of all nodes in row k. Shapes (K, N)."""
-
-    job: Ints  # -1: none
-    gpus: Ints
-    cpus: Ints
-    mem: Ints
 
 
 @njit
@@ -156,7 +90,7 @@ def _hopeless(s: Shadow, row: int, eff: int) -> bool:
 
 
 @njit
-def _slots(e: Entries, price: Floats, size: int) -> _Slots:
+def _slots(e: Entries, price: Floats, size: int) -> Slots:
     """The entries by node, cheapest first; ties by row."""
     by_price = np.argsort(price[e.job], kind="mergesort")
     by = by_price[np.argsort(e.node[by_price], kind="mergesort")]
@@ -168,11 +102,11 @@ def _slots(e: Entries, price: Floats, size: int) -> _Slots:
     gpus, cpus, mem = np.zeros_like(job), np.zeros_like(job), np.zeros_like(job)
     job[at], gpus[at], cpus[at], mem[at] = e.job[by], e.gpus[by], e.cpus[by], e.mem[by]
     shape = (depth, size)
-    return _Slots(job.reshape(shape), gpus.reshape(shape), cpus.reshape(shape), mem.reshape(shape))
+    return Slots(job.reshape(shape), gpus.reshape(shape), cpus.reshape(shape), mem.reshape(shape))
 
 
 @njit
-def _choose(s: Shadow, row: int, nodes: Ints, slots: _Slots, price: Floats) -> tuple[Bools, Floats]:
+def _choose(s: Shadow, row: int, nodes: Ints, slots: Slots, price: Floats) -> tuple[Bools, Floats]:
     """Whom the job needs gone from each of the nodes, (K, m), and what that costs, (m,); inf: no way.
 
     The cheapest one after another until the share fits; a later one can make an earlier one needless, so that
@@ -251,7 +185,7 @@ def _fits_beside(s: Shadow, row: int, j: int, v: int) -> bool:
 
 
 @njit
-def _make_room(s: Shadow, row: int, loss: Floats, slots: _Slots, price: Floats, victims: Ints) -> int:
+def _make_room(s: Shadow, row: int, loss: Floats, slots: Slots, price: Floats, victims: Ints) -> int:
     """Requeue in the shadow what lets the row fit, and write them to `victims`; their number."""
     able = np.flatnonzero(_without(s, row, s.level[row]))
     take, cost = _choose(s, row, able, slots, price)
@@ -359,7 +293,7 @@ def walk(
     # on one node a victim costs all of its loss; in a gang a victim may make room on several
     share = loss / np.maximum(s.spread, 1)
     none = np.empty((0, 0), dtype=np.int64)
-    by_loss = by_share = _Slots(none, none, none, none)
+    by_loss = by_share = Slots(none, none, none, none)
     failed = np.empty(_FAILURES, dtype=np.int64)
     blocked = np.empty(_FAILURES, dtype=np.int64)
     total, preemptors, starts, failures, blocks, aside, at = 0, 0, 0, 0, 0, False, 0
