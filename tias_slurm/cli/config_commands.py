@@ -27,6 +27,8 @@ PathOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ANONYMISE = "Stand-ins for users and accounts (user1, account1); what people wrote is left out."
+AnonymiseOption = Annotated[bool, typer.Option("--anonymise", help=ANONYMISE)]
 
 # what an unset value means, where no preset fills it in
 _UNSET = {

@@ -14,6 +14,8 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from tias_slurm.anonymise import Names
+from tias_slurm.cli.config_commands import ANONYMISE
 from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError, printable
 from tias_slurm.replay.workload import Workload
@@ -118,6 +120,7 @@ def dry_run(
     json_: Annotated[
         bool, typer.Option("--json", help="One JSON document on standard output.", rich_help_panel=OUTPUT)
     ] = False,
+    anonymise: Annotated[bool, typer.Option("--anonymise", help=ANONYMISE, rich_help_panel=OUTPUT)] = False,
 ) -> None:
     """Replay a site's own history and say what TIAS would have done.
 
@@ -175,7 +178,8 @@ def dry_run(
             assume_deadlines=assume_deadlines,
             placement=cast(Literal["nodes", "count"], placement or "nodes"),
         )
-        result = run_all(work, node_set, wanted, config, options, out_dir, show)
+        hidden = Names() if anonymise else None
+        result = run_all(work, node_set, wanted, config, options, out_dir, show, names=hidden)
         result.elapsed_s = time.perf_counter() - began
         if out_dir is not None:
             show("report", 0.0)
@@ -185,7 +189,7 @@ def dry_run(
     else:
         table.print_tables(result, Console())
         if out_dir is not None:
-            typer.echo(f"Report: {out_dir / 'report.html'}")
+            typer.echo(f"Report: {out_dir / 'report.html'}" if not anonymise else "Report: in report.html")
 
 
 def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
 
 if TYPE_CHECKING:
+    from tias_slurm.anonymise import Names
     from tias_slurm.cli.look import Look
     from tias_slurm.config import Config
 
@@ -20,7 +21,12 @@ JobArgument = Annotated[
 NO_SUCH_JOB = 3
 
 
-def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = False) -> None:
+def explain(
+    job: JobArgument,
+    config: PathOption = None,
+    as_json: JsonOption = False,
+    anonymise: AnonymiseOption = False,
+) -> None:
     """Explain one job: why it waits, its place term by term, what would change it, and when.
 
     Changes nothing. Exit codes: 1 the controller gave no answer, 3 no such job waits or runs.
@@ -28,6 +34,7 @@ def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
     Example: tias-slurm explain 4711
     """
     from tias_slurm import hands
+    from tias_slurm.anonymise import Names
     from tias_slurm.cli.look import look
     from tias_slurm.cli.lookup import find
     from tias_slurm.config import load_config
@@ -42,7 +49,7 @@ def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
             why_not = f"{name} has ended: {seen.raw.state[at]}"
         _gone(settings, name, why_not, as_json)
         raise typer.Exit(NO_SUCH_JOB)
-    document = describe(settings, seen, at)
+    document = describe(settings, seen, at, Names() if anonymise else None)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
         return
@@ -51,8 +58,8 @@ def explain(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
     page(document, settings.zone())
 
 
-def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
-    """The whole account of the job in row `at` of the queue, ready for JSON."""
+def describe(settings: Config, seen: Look, at: int, names: Names | None = None) -> dict[str, Any]:
+    """The whole account of the job in row `at` of the queue, ready for JSON. `names`: stand-ins."""
     import numpy as np
 
     from tias_slurm.claim_life import REASONS
@@ -60,7 +67,7 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     from tias_slurm.explain import Case, account, place
     from tias_slurm.levers import HELD
 
-    raw = seen.raw
+    raw = seen.raw if names is None else names.queue(seen.raw)
     job: dict[str, Any] = {
         "job": names_of(raw, at),
         "job_id": int(raw.job_id[at]),
@@ -96,6 +103,8 @@ def describe(settings: Config, seen: Look, at: int) -> dict[str, Any]:
     )
     kept = ledger.row(row)
     refusals = seen.cycle.cluster.refusals(int(raw.job_id[at]))
+    if names is not None:
+        refusals = names.refusals(refusals)
     over_quota = bool(kept["counts"] == 0 and np.isfinite(kept["claim"]))
     job |= account(case, row, kept["claim"] if over_quota else None)
     job |= {

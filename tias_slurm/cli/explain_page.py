@@ -61,7 +61,7 @@ def _standing(job: dict[str, Any]) -> Rows:
 def _claim(job: dict[str, Any], zone: ZoneInfo) -> Rows:
     rows: Rows = []
     for refusal in job["claim_refused"]:
-        rows.append(("refused", f"{refusal['code']}: {refusal['text']}"))
+        rows.append(("refused", ": ".join(filter(None, (refusal["code"], refusal["text"])))))
     if job["claim_unaccepted"]:
         rows.append(("not taken", job["claim_unaccepted"]))
     if job["claim_over_quota"]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
 from tias_slurm.cli.explain import JobArgument
 
 if TYPE_CHECKING:
@@ -17,7 +17,12 @@ if TYPE_CHECKING:
     from tias_slurm.store import Entry
 
 
-def history(job: JobArgument, config: PathOption = None, as_json: JsonOption = False) -> None:
+def history(
+    job: JobArgument,
+    config: PathOption = None,
+    as_json: JsonOption = False,
+    anonymise: AnonymiseOption = False,
+) -> None:
     """Show what was done to one job, and why, oldest first. Asks the ledger alone, also about ended jobs.
 
     A task of an array is asked for by its own JobID (squeue -o %A), unless Slurm answers and knows it.
@@ -26,6 +31,7 @@ def history(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
     Example: tias-slurm history 4711
     """
     from tias_slurm import hands
+    from tias_slurm.anonymise import Names
     from tias_slurm.cli.explain import NO_SUCH_JOB
     from tias_slurm.config import load_config
 
@@ -33,6 +39,8 @@ def history(job: JobArgument, config: PathOption = None, as_json: JsonOption = F
     settings = load_config(config)
     number = int(name) if name.isdecimal() else _number(settings, name)
     memory, entries = recall(settings, number)
+    if anonymise:
+        entries = Names().entries(entries)
     if as_json:
         typer.echo(json.dumps({"job_id": number, "remembered": memory, "actions": [
             {k: getattr(e, k) for k in ("time", "action", "old", "new", "reason", "result", "message")}
@@ -52,7 +60,7 @@ def recall(config: Config, number: int) -> tuple[dict[str, float | None] | None,
     path = ledger_in_use(config)
     if path is None:
         return None, []
-    store = SqliteStore(path)
+    store = SqliteStore(path, older="refuse")
     try:
         return store.memory(number), store.history(number)
     finally:

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
 
 if TYPE_CHECKING:
+    from tias_slurm.anonymise import Names
     from tias_slurm.config import Config
     from tias_slurm.policy.learning import Learner
 
@@ -23,26 +24,33 @@ WEEK_S = 7 * 86_400.0
 LATE_INTERVALS = 3
 
 
-def status(config: PathOption = None, as_json: JsonOption = False, watch: WatchOption = False) -> None:
+def status(
+    config: PathOption = None,
+    as_json: JsonOption = False,
+    watch: WatchOption = False,
+    anonymise: AnonymiseOption = False,
+) -> None:
     """Show the daemon and the queue as its last cycle left them. Asks Slurm nothing.
 
     Exit code 1: no daemon runs here, or it has neither led nor stood by well for three intervals.
 
     Example: tias-slurm status --watch
     """
+    from tias_slurm.anonymise import Names
     from tias_slurm.config import load_config
 
     settings = load_config(config)
-    document = gather(settings)
+    names = Names() if anonymise else None
+    document = gather(settings, names)
     if as_json and watch:
         while True:
             typer.echo(json.dumps(document))
             sleep(settings.cycle.interval_s)
-            document = gather(settings)
+            document = gather(settings, names)
     if as_json:
         typer.echo(json.dumps(document, indent=2))
     elif watch:
-        _watch(settings)
+        _watch(settings, names)
     else:
         from tias_slurm.cli.status_page import page
         from tias_slurm.cli.words import console
@@ -52,7 +60,7 @@ def status(config: PathOption = None, as_json: JsonOption = False, watch: WatchO
         raise typer.Exit(1)
 
 
-def _watch(settings: Config) -> None:
+def _watch(settings: Config, names: Names | None) -> None:
     """One page an interval, on the screen that was there before."""
     from rich.live import Live
 
@@ -61,12 +69,12 @@ def _watch(settings: Config) -> None:
 
     with Live(console=console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(page(gather(settings), settings.zone()), refresh=True)
+            live.update(page(gather(settings, names), settings.zone()), refresh=True)
             sleep(settings.cycle.interval_s)
 
 
-def gather(settings: Config) -> dict[str, Any]:
-    """All that there is to say, ready for JSON: times in epoch s. Raises InputError."""
+def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
+    """All that there is to say, ready for JSON: times in epoch s. `names`: stand-ins. Raises InputError."""
     from tias_slurm import hands
     from tias_slurm import status as state
     from tias_slurm.leadership import this_host
@@ -78,6 +86,9 @@ def gather(settings: Config) -> dict[str, Any]:
         raise InputError(f"{state_dir}: no such directory; has the daemon run? check [daemon] state_dir")
     host = this_host() if settings.daemon.lease_path else ""
     holder, left = state.holder(state_dir, host), state.left(state_dir, host) or {}
+    pause = hands.why_paused(state_dir)
+    if names is not None:
+        left, pause = names.left(left), names.pause(pause)
     leadership: dict[str, Any] | None = left.get("leadership")
     stands_by = leadership is not None and not leadership["leads"]
     queue = left.get("queue")
@@ -95,7 +106,7 @@ def gather(settings: Config) -> dict[str, Any]:
         "stands_by": stands_by,
         "leadership": leadership,
         "paused": hands.paused(state_dir),
-        "pause": hands.why_paused(state_dir),
+        "pause": pause,
         "ignored": list(hands.ignored(state_dir)),
     }
     kept = ("mode", "started", "time", "last_ok", "interval_s", "backend", "slurm", "preset", "lever",

@@ -12,6 +12,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from tias_slurm import assemble
+from tias_slurm.anonymise import Names
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
 from tias_slurm.errors import InputError
@@ -57,10 +58,20 @@ def dry_run(
     options: Options,
     out_dir: Path | None = None,
     progress: Progress | None = None,
+    *,
+    names: Names | None = None,
+    found: claims.ClaimReport | None = None,
 ) -> DryRun:
-    """Replay `work` under each policy; with `out_dir`, stream the decisions to decisions.jsonl there."""
+    """Replay `work` under each policy; with `out_dir`, stream the decisions to decisions.jsonl there.
+
+    `names`: stand-ins for all names. `found`: the deadlines, where `work` has them already.
+    """
     began = time.perf_counter()
-    found = claims.find_deadlines(work, config, config.zone())
+    if found is None:
+        found = claims.find_deadlines(work, config, config.zone())
+    if names is not None:
+        names.workload(work, found)
+        nodes = names.nodes(nodes)
     notes = [*work.notes, *nodes.notes, *found.notes]
     assumed = 0
     if options.assume_deadlines is not None:

@@ -44,6 +44,11 @@ NODE_COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 # added by replay.claims
+# added by slurm.history.read_history(keep_ids=True)
+ID_COLUMNS: dict[str, tuple[str, str]] = {
+    "raw_id": ("int64", "JobIDRaw, by which the ledger knows the job; negative for one that is no number"),
+}
+
 CLAIM_COLUMNS: dict[str, tuple[str, str]] = {
     "deadline": ("float64", "epoch seconds of an admitted claim; NaN: none"),
     "consent": ("int64", "1: requeue=yes, 0: requeue=no, -1: unsaid"),
@@ -88,8 +93,8 @@ class Refusals:
 
 @dataclass
 class Workload:
-    """Jobs to replay. `jobs` has the columns of COLUMNS (if asked for, NODE_COLUMNS; after replay.claims,
-    CLAIM_COLUMNS).
+    """Jobs to replay. `jobs` has the columns of COLUMNS (if asked for, NODE_COLUMNS and ID_COLUMNS; after
+    replay.claims, CLAIM_COLUMNS).
     """
 
     jobs: pd.DataFrame

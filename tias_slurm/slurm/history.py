@@ -16,11 +16,13 @@ from tias_slurm.replay.workload import COLUMNS, Refusals, Workload
 from tias_slurm.slurm import checks, fields, files, runs, sacct_json, sacct_text
 from tias_slurm.slurm.records import Raw, Reader, Records
 
+FIELDS = (
+    "Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,"
+    "Start,End,ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,NodeList,Comment,SubmitLine"
+)
 HOW_TO_EXPORT = (
     "SLURM_TIME_FORMAT=%s SLURM_BITSTR_LEN=0 sacct -a -D -X --parsable2 --noconvert --delimiter=$'\\x1f' "
-    "-S now-60days -E now --format=Cluster,JobID,JobIDRaw,User,Account,Partition,QOS,State,Submit,Eligible,"
-    "Start,End,ElapsedRaw,Suspended,TimelimitRaw,AllocTRES,ReqTRES,NNodes,NodeList,Comment,SubmitLine "
-    "> export.txt"
+    f"-S now-60days -E now --format={FIELDS} > export.txt"
 )
 
 # What a history is the poorer without: any of the columns, and what that means.
@@ -68,6 +70,7 @@ def read_history(
     zone: ZoneInfo,
     cluster: str | None = None,
     keep_nodes: bool = False,
+    keep_ids: bool = False,
     progress: Callable[[int], None] | None = None,
 ) -> Workload:
     """The jobs of one cluster's history.
@@ -78,6 +81,7 @@ def read_history(
     zone       in which text gives times that name no zone
     cluster    which cluster's jobs, where the files hold several
     keep_nodes add the column of NODE_COLUMNS: on which nodes each job ran
+    keep_ids   add the column of ID_COLUMNS: by which number the daemon knows each job
     progress   is called with the bytes of input, as stored, taken since its last call
 
     Every row read is a job, or counted in `refused` or `left_out`:
@@ -131,6 +135,8 @@ def read_history(
         lists = np.array(list(reader.node_lists), object)
         held = np.where(jobs.run >= 0, records.hosts[jobs.run], 0)
         table["node_list"] = pd.Series(lists[held], dtype="object", copy=False)
+    if keep_ids:
+        table["raw_id"] = records.key[jobs.last]
     notes = _notes(reader, table, records, jobs, twice)
     return Workload(table, False, len(paths), reader.rows, reader.refused, +reader.left_out, notes)
 

@@ -39,7 +39,11 @@ def read_nodes(path: str, jobs: pd.DataFrame | None = None) -> NodeSet:
     of a history, whose `node_list` says which of them ran jobs all the same (see with_history). Raises
     InputError on a file that cannot be read, holds no node, or holds no GPU.
     """
-    text = _text(path)
+    return nodes_of(_text(path), path, jobs)
+
+
+def nodes_of(text: str, path: str, jobs: pd.DataFrame | None = None) -> NodeSet:
+    """The same of a text. `path`: what to call it."""
     head = text.lstrip("\ufeff \t\r\n")[:1]
     if path.endswith(".toml") or (head != "{" and "[[nodes]]" in text):
         rows, kind = list(_from_toml(text, path)), "TOML"
