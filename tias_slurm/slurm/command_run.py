@@ -74,11 +74,12 @@ class Runner:
             raise AdapterError(f"{argv[0]}: no answer within {limit:g} s", retry=True) from None
         finally:
             if process.poll() is None:
-                _end(process)
+                end_group(process)
         return process.returncode, out, err.decode("utf-8", "replace").strip()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """Kill a process that leads a group of its own, and all of that group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     for pipe in (process.stdout, process.stderr):
