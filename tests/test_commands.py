@@ -156,7 +156,10 @@ def test_time_limits(text: str, seconds: float) -> None:
     ("said", "gpus", "kind", "why"),
     [
         ({"tres-alloc": "cpu=1,gres/gpu=4,gres/gpu:a100=4"}, 4, "a100", "the same GPUs twice"),
-        ({"tres-alloc": "cpu=1,gres/gpu:a100=2,gres/gpu:v100=2"}, 4, "", "of several types"),
+        ({"tres-alloc": "cpu=1,gres/gpu:a100=2,gres/gpu:v100=2"}, 4, "a100=2,v100=2", "of several types"),
+        ({"tres-alloc": "cpu=1,gres/gpu=4,gres/gpu:a100=1"}, 4, "a100=1", "one type of two is tracked"),
+        ({"tres-alloc": "gres/gpu=6", "tres-per-node": "gres/gpu:h100:1,gres/gpu:1g.5gb:2", "NumNodes": "2"},
+         6, "1g.5gb=4,h100=2", "several types on each of two nodes"),
         ({"tres-alloc": "cpu=1,gres/gpu:a100=3"}, 3, "a100", "only the type is tracked"),
         ({"tres-alloc": "cpu=1,gres/gpu=3", "tres-per-job": "gres/gpu:a100:3"}, 3, "a100", "only the sum is"),
         ({"tres-alloc": "cpu=4", "tres-per-job": "gres:gpu:2"}, 2, "", "not tracked, as 22.05 prints it"),

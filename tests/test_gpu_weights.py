@@ -18,7 +18,7 @@ WEIGHTS = {"h100": 3.0, "1g.10gb": 0.25}
 
 def test_by_type() -> None:
     gpus = np.array([2, 8, 4, 1, 2])
-    types = ["h100", "a100", "1g.10gb", "", "h100,a100"]
+    types = ["h100", "a100", "1g.10gb", "", "a100=1,h100=1"]
     assert weigh(gpus, types, WEIGHTS).tolist() == [6, 8, 1, 1, 4]
     assert weigh(gpus, types, {}).tolist() == gpus.tolist()
 

@@ -52,7 +52,8 @@ def test_scontrol_text(tmp_path: Path) -> None:
     assert found.mem_mb.tolist() == [512000, 1000, UNKNOWN_MEM_MB, 64000]
     assert found.partitions[0] == {"gpu", "debug"}
     assert found.partitions[2] == frozenset()
-    assert found.gpu_types == ("a100", "", "", "")
+    assert found.gpu_types == ("a100", "", "a100=2,v100=2", "")
+    assert found.shards.tolist() == [0, 0, 16, 0]
     assert not found.inferred
     notes = "\n".join(found.notes)
     assert "2 nodes (n3, n4) down or drained" in notes

@@ -47,7 +47,9 @@ def text(*lines):
 def past(*lines, submit, checkpoint=0.0, **job):
     """Past of one job that was last submitted then: (first submit, attained, kept, runs)."""
     raw = queue({"submit": T + submit, "gpus": 4, **job})
-    made = past_runs(read_records(text(*lines)), raw, np.array([0]), np.array([checkpoint]))
+    made = past_runs(
+        read_records(text(*lines)), raw, np.array([0]), np.array([checkpoint]), raw.gpus * 1.0, {}
+    )
     first = float(made.first_submit[0])
     return (
         None if np.isnan(first) else first - T,
@@ -163,7 +165,7 @@ class Desk:
         self.known = self.ledger.remember(self.seen.snapshot)
 
     def fill(self):
-        made = self.filler.fill(self.ledger, self.raw, self.seen)
+        made = self.filler.fill(self.ledger, self.raw, self.seen, {})
         self.known = self.ledger.view(self.seen.snapshot)
         return made
 

@@ -489,8 +489,9 @@ def test_what_ended_without_nodes_counts_as_it_was_asked_for() -> None:
     ("held", "expected"),
     [
         (tres(("gpu", 4), ("gpu:a100", 4)), (4, "a100")),
-        (tres(("gpu:a100", 2), ("gpu:v100", 2)), (4, "")),
-        (tres(("gpu", 6), ("gpu:a100", 2), ("gpu:v100", 4)), (6, "")),
+        (tres(("gpu:a100", 2), ("gpu:v100", 2)), (4, "a100=2,v100=2")),
+        (tres(("gpu", 6), ("gpu:a100", 2), ("gpu:v100", 4)), (6, "a100=2,v100=4")),
+        (tres(("gpu", 6), ("gpu:a100", 2)), (6, "a100=2")),
         (tres(("gpu", 3), ("shard", 9), ("gpumem", 80)), (3, "")),
         (tres(), (0, "")),
     ],

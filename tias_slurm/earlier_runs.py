@@ -19,7 +19,7 @@ class EarlierRuns:
         raw, observed = made.cluster.raw, made.cluster.observed
         if raw is None or observed is None:
             return False
-        filled = self._backfill.fill(made.ledger, raw, observed)
+        filled = self._backfill.fill(made.ledger, raw, observed, made.cluster.config.gpus.weights)
         if filled.problem and not self._problem:
             self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
         elif filled.learned:

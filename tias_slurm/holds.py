@@ -34,32 +34,31 @@ def held(
     released is not held again.
     """
     jobs, o = snapshot.jobs, snapshot.occupancy
-    long = (jobs.gpus > 0) & ~(prior_upper * history.window <= long_window_s)
-    pool, total = snapshot.pools or in_pools(o.member, o.partition, o.total_gpus)
-    room = share * total.astype(np.float64)
+    long = (jobs.weight > 0) & ~(prior_upper * history.window <= long_window_s)
+    pool, total = snapshot.pools or in_pools(o.member, o.partition, snapshot.node_weights)
+    room = share * total
     held_now = jobs.lever == HELD
     waits = (jobs.state == PENDING) & ours & (jobs.can_start | held_now)
     if history.released is not None:
         waits &= ~history.released
-    able = waits & long & (jobs.gpus <= room[pool])
-    gpus = jobs.gpus.astype(np.float64)
+    able = waits & long & (jobs.weight <= room[pool])
     stays: Bools = able.copy()
     for p in np.unique(pool[able]):
         rows = np.flatnonzero(able & (pool == p))
         rows = rows[np.lexsort((snapshot.tie[rows], -order[rows], ~front[rows]))]
         runs = (jobs.state == RUNNING) & long & (pool == p)
         first = rows[front[rows]]
-        released = grant(first, gpus, runs, float(room[p]), strict=True)
+        released = grant(first, jobs.weight, runs, float(room[p]), strict=True)
         if released[first].all():
-            released = grant(rows[len(first) :], gpus, released, float(room[p]), strict=False)
+            released = grant(rows[len(first) :], jobs.weight, released, float(room[p]), strict=False)
         stays[released] = False
     return stays
 
 
-def in_pools(member: Bools, partition: Ints, gpus: Ints) -> Pools:
-    """The pools of jobs by their row of `member`, shape (P, N); `gpus`, shape (N,), of each node."""
+def in_pools(member: Bools, partition: Ints, gpus: Floats) -> Pools:
+    """The pools of jobs by their row of `member`, shape (P, N); `gpus`, shape (N,), weighted, of nodes."""
     pool_of = pools(member)
-    total = np.zeros(len(pool_of), dtype=np.int64)
+    total = np.zeros(len(pool_of))
     for p in np.unique(pool_of):
         total[p] = gpus[member[pool_of == p].any(axis=0)].sum()
     return Pools(pool_of[partition], total)

@@ -168,7 +168,7 @@ class Pools(NamedTuple):
     """Clusters of their own: nodes that share no partition, directly or through others."""
 
     of: Ints  # (n,) the one that each job belongs to
-    gpus: Ints  # (Q,) that jobs could have in each
+    gpus: Floats  # (Q,) that jobs could have in each, weighted
 
 
 @dataclass(frozen=True)
@@ -185,10 +185,15 @@ class Snapshot:
     accounts: tuple[str, ...]
     # (n,) seconds that each job is warned before a requeue; None: all as the limits say
     grace: Floats | None = None
-    weighted: float | None = None  # all GPUs by their weights; None: each counts 1
+    weighted: Floats | None = None  # (N,) GPUs of each node by their weights; None: each counts 1
     pools: Pools | None = None  # None: as the partitions of the occupancy say
 
     @property
     def capacity(self) -> float:
         """GPUs that jobs could have, weighted."""
-        return float(self.occupancy.total_gpus.sum()) if self.weighted is None else self.weighted
+        return float(self.node_weights.sum())
+
+    @property
+    def node_weights(self) -> Floats:
+        """What the GPUs of each node count for. Shape (N,)."""
+        return self.occupancy.total_gpus.astype(np.float64) if self.weighted is None else self.weighted

@@ -150,7 +150,7 @@ class Planner:
         if not ahead.all():
             rows, priority = rows[ahead], priority[ahead]
         order = rows[np.lexsort((snapshot.tie[rows], -priority))]
-        loss = (unsaved(jobs.run_time, jobs.checkpoint) + limits.restart_s) * jobs.gpus
+        loss = (unsaved(jobs.run_time, jobs.checkpoint) + limits.restart_s) * jobs.weight
         warned = np.zeros(len(jobs), dtype=np.bool_)
         grace = np.full(len(jobs), limits.grace_s) if snapshot.grace is None else snapshot.grace
         if (grace > 0.0).any():

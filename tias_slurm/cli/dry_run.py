@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -18,7 +18,7 @@ from tias_slurm.anonymise import Names
 from tias_slurm.cli.config_commands import ANONYMISE
 from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError, printable
-from tias_slurm.replay.workload import Workload
+from tias_slurm.replay.workload import Workload, weigh_jobs
 from tias_slurm.slurm.node_set import NodeSet
 
 FILES = "Input"
@@ -162,7 +162,7 @@ def dry_run(
     names.parse(policies, is_trace=False, preemption=None)  # a wrong name is told before a long reading
     with _bar() as show:
         work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, gpus is None, show)
-        if not (work.jobs["gpus"] > 0).any():
+        if not (weigh_jobs(work.jobs, config.gpus.weights) > 0).any():
             raise InputError(
                 "no job of the input has GPUs: there is nothing to rank; if they did use GPUs, "
                 "AccountingStorageTRES in slurm.conf lacks gres/gpu"
@@ -170,7 +170,7 @@ def dry_run(
         wanted = names.parse(
             policies, is_trace=work.is_trace, preemption=cast(Literal["off", "on"] | None, preemption)
         )
-        node_set = _nodes(work, nodes, gpus, gpus_per_node, placement)
+        node_set = _nodes(work, nodes, gpus, gpus_per_node, placement, config.gpus.weights)
         options = Options(
             preemption=cast(Literal["off", "on"] | None, preemption),
             consent=consent,
@@ -285,7 +285,12 @@ def _fitting_options(
 
 
 def _nodes(
-    work: Workload, path: str | None, gpus: int | None, per_node: int | None, placement: str | None
+    work: Workload,
+    path: str | None,
+    gpus: int | None,
+    per_node: int | None,
+    placement: str | None,
+    weights: Mapping[str, float] | None = None,
 ) -> NodeSet:
     from tias_slurm.slurm import nodes as known
 
@@ -298,9 +303,9 @@ def _nodes(
     elif gpus is not None:
         found = known.uniform(gpus, per_node) if per_node is not None else known.pool(gpus)
     else:
-        found = known.infer(work.jobs)
+        found = known.infer(work.jobs, weights)
     if placement == "count" and len(found) > 1:
-        found = known.pool(found.total_gpus)
+        found = known.pool(found.total_gpus, found)
     return found
 
 

@@ -81,7 +81,8 @@ def look(config: Config, *, pins: bool = False) -> Look:
     def past(_: Snapshot) -> bool:
         assert cycle.cluster.observed is not None
         assert cycle.cluster.raw is not None
-        return backfill.fill(cycle.ledger, cycle.cluster.raw, cycle.cluster.observed).learned > 0
+        raw, observed = cycle.cluster.raw, cycle.cluster.observed
+        return backfill.fill(cycle.ledger, raw, observed, config.gpus.weights).learned > 0
 
     try:
         cycle = LiveCycle(config, adapter, adapter.facts(), frozen, enforce=False, past=past)

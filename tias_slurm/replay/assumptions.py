@@ -13,7 +13,7 @@ import numpy as np
 
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats
-from tias_slurm.replay.workload import Workload
+from tias_slurm.replay.workload import Workload, weight_of
 
 Kind = Literal["duration", "calendar"]
 # no calendar deadline lies nearer to the submit than this, s
@@ -94,7 +94,7 @@ def assume_deadlines(work: Workload, spec: str, zone: tzinfo = UTC) -> tuple[int
     chosen, where = draws(work, assumed.seed, "deadline")
     duration = jobs["work"].to_numpy(np.float64)
     own = jobs["deadline"].to_numpy(np.float64)
-    takes = (jobs["gpus"].to_numpy() > 0) & (duration > 0) & np.isnan(own) & (chosen < assumed.share)
+    takes = (weight_of(jobs) > 0) & (duration > 0) & np.isnan(own) & (chosen < assumed.share)
     submit = jobs["first_submit"].to_numpy(np.float64)
     slack = assumed.slack_low + (assumed.slack_high - assumed.slack_low) * where
     due = submit + duration * (1 + slack)

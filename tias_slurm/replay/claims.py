@@ -15,7 +15,7 @@ from tias_slurm.config import Config
 from tias_slurm.deadlines import Claim, Refusal, admit, own_keys, read_comment, read_submit_line
 from tias_slurm.errors import InputError, printable
 from tias_slurm.replay.assumptions import draws
-from tias_slurm.replay.workload import Refusals, Workload
+from tias_slurm.replay.workload import Refusals, Workload, weigh_jobs
 
 COMMENT: Final = "comment"
 SUBMIT_LINE: Final = "submit_line"
@@ -64,7 +64,7 @@ def find_deadlines(work: Workload, config: Config, zone: ZoneInfo) -> ClaimRepor
     checkpoint = np.full(n, np.nan)
     limits = claim_limits(config)
     submit = jobs["first_submit"].to_numpy(np.float64)
-    gpus = jobs["gpus"].to_numpy(np.int64)
+    gpus = weigh_jobs(jobs, config.gpus.weights)
     who = {name: jobs[name].tolist() for name in ("job_id", "account", "qos", "partition", "user")}
 
     def take(row: int, epoch: float, source: str, text: str) -> None:

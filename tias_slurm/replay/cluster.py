@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tias_slurm.holds import in_pools
 from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, JobTable, Occupancy, Snapshot
 from tias_slurm.jobs import RUNNING as RUNS
 from tias_slurm.levers import HELD
@@ -64,11 +65,13 @@ class VirtualCluster:
             work=work,
             leaves=leaves,
             gpus=req.gpus,
+            weight=req.weight,
             partition=req.partition,
             nodes=req.nodes,
             node_gpus=req.node_gpus,
             node_cpus=req.node_cpus,
             node_mem=req.node_mem,
+            node_shards=req.node_shards,
             shape=req.shape,
             checkpoint=checkpoint,
             user=req.user,
@@ -94,6 +97,9 @@ class VirtualCluster:
             total_gpus=req.total_gpus,
             total_cpus=req.total_cpus,
             total_mem=req.total_mem,
+            used_shards=np.zeros(size, dtype=np.int64),
+            total_shards=req.total_shards,
+            shards_of_gpu=req.shards_of_gpu,
             member=req.member,
             aside=np.zeros(size, dtype=np.bool_),
             queue=none.copy(),
@@ -106,10 +112,13 @@ class VirtualCluster:
             failed=np.full(int(req.shape.max()) + 1 if n else 1, -1, dtype=np.int64),
             arrival_base=np.zeros(max(len(req.users), 1)),
             sample_at=samples,
-            samples=np.zeros((len(samples), 3), dtype=np.int64),
-            counter=np.zeros(12, dtype=np.int64),
+            samples=np.zeros((len(samples), 3)),
+            counter=np.zeros(10, dtype=np.int64),
+            load=np.zeros(2),
             costs=np.array([costs.restart_s, costs.requeue_delay_s]),
         )
+        # nobody is requeued for a place on a node whose GPUs may be had in pieces (slurm/live_nodes.py)
+        self._member = req.member & ~req.pieces if req.pieces.any() else req.member
         self._looked_at_changes = -1
         self._holds = False  # whether a job was ever held
         self._next: float | None = None
@@ -163,7 +172,7 @@ class VirtualCluster:
             a = np.sort(s.active[: s.counter[e.ACTIVE]])
             self._active = a
             self._static = (s.gpus[a], req.deadline[a], self.consent[a], self.checkpoint[a], s.tie[a])
-            self._plain = (s.gpus[a] > 0, np.zeros(len(a)), np.zeros(len(a), dtype=np.int64))
+            self._plain = (req.weight[a] > 0.0, np.zeros(len(a)), np.zeros(len(a), dtype=np.int64))
             self._facts = (
                 req.weight[a],
                 req.time_limit[a],
@@ -216,7 +225,7 @@ class VirtualCluster:
             free_cpus=s.free_cpus,
             free_mem_mb=s.free_mem,
             total_gpus=s.total_gpus,
-            member=s.member,
+            member=self._member,
             partition=partition,
             nodes=nodes,
             node_gpus=node_gpus,
@@ -226,10 +235,13 @@ class VirtualCluster:
             count=s.nodes_held[a],
             held=s.held,
         )
-        ended = self._take_ended()
+        pools = None
+        if self._member is not s.member:
+            pools = in_pools(s.member, partition, req.weighted)
         return Snapshot(
-            self.now, jobs, s.base[a], tie, ended, occupancy, req.users, req.accounts, weighted=req.weighted
-        )
+            self.now, jobs, s.base[a], tie, self._take_ended(), occupancy, req.users, req.accounts,
+            weighted=req.weighted, pools=pools,
+        )  # fmt: skip
 
     def pinned(self, snapshot: Snapshot, found: Floats) -> Bools:
         """See controller.Cluster. Nobody is there who would set a priority."""

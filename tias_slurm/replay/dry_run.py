@@ -32,7 +32,7 @@ from tias_slurm.replay.requests import Requests, requests
 from tias_slurm.replay.results import DryRun, Outcome, PolicyResult, Series
 from tias_slurm.replay.site_priority import SitePriority, Weights
 from tias_slurm.replay.textbook import run_textbook
-from tias_slurm.replay.workload import Workload
+from tias_slurm.replay.workload import Workload, shards_alone, weigh_jobs
 from tias_slurm.slurm.node_set import NodeSet
 
 # told the policy that runs, and how much of it is done (0..1)
@@ -67,6 +67,7 @@ def dry_run(
     `names`: stand-ins for all names. `found`: the deadlines, where `work` has them already.
     """
     began = time.perf_counter()
+    work.jobs["weight"] = weigh_jobs(work.jobs, config.gpus.weights)
     if found is None:
         found = claims.find_deadlines(work, config, config.zone())
     if names is not None:
@@ -117,6 +118,7 @@ def dry_run(
             "gpus": nodes.total_gpus,
             "inferred": nodes.inferred,
             "source": nodes.source,
+            **({"weighted_gpus": float(run.requests.weighted.sum())} if config.gpus.weights else {}),
         },
         replayed_vs_recorded=fidelity,
         policies=results,
@@ -135,7 +137,8 @@ class Run:
     ) -> None:
         self.work, self.nodes, self.config, self.options = work, nodes, config, options
         jobs = work.jobs
-        if not (jobs["gpus"] > 0).any():
+        jobs["weight"] = weigh_jobs(jobs, config.gpus.weights)
+        if not (jobs["weight"] > 0).any():
             raise InputError("no job of the input asks for GPUs: there is nothing to rank")
         self.requests: Requests = requests(jobs, nodes, config.gpus.weights)
         self.labels: list[str] = jobs["job_id"].astype(str).tolist()
@@ -174,7 +177,7 @@ class Run:
         said = work.jobs["consent"].to_numpy(np.int64)
         agreed = assemble.consents(self.config, said)
         if share is None:
-            share_now = float(agreed[work.jobs["gpus"].to_numpy() > 0].mean())
+            share_now = float(agreed[work.jobs["weight"].to_numpy() > 0].mean())
             notes.append(
                 f"{100 * share_now:.1f}% of the GPU jobs consent to be requeued "
                 "(comments, and requeue.consent_default); @all shows what it would buy if all of them did"
@@ -218,7 +221,7 @@ class Run:
             preemption=wanted.preemption != "off",
             outcome=outcome,
             series=series,
-            metrics=metrics.measure(self.work.jobs, outcome, self.nodes.total_gpus, writes),
+            metrics=metrics.measure(self.work.jobs, outcome, float(self.requests.weighted.sum()), writes),
             writes=writes,
         )
 
@@ -230,14 +233,17 @@ class Run:
         if self.options.placement != "count" and len(self.nodes) > 1:
             raise InputError(f"--policies: {name} counts GPUs as one pool; add --placement count")
         jobs = self.work.jobs
-        gpus = jobs["gpus"].to_numpy(np.int64)
+        # in shards, where jobs have such
+        shards = shards_alone(jobs, self.config.gpus.weights)
+        each = max(1, int(self.requests.shards_of_gpu.max(initial=0))) if shards.any() else 1
+        gpus = jobs["gpus"].to_numpy(np.int64) * each + shards
         ran = np.flatnonzero((jobs["runs"].to_numpy() > 0) & (gpus > 0))
         duration = jobs["work"].to_numpy(np.float64)
         starts, ends = np.full(len(jobs), np.nan), np.full(len(jobs), np.nan)
         preempted = np.zeros(len(jobs), dtype=np.int64)
         arrivals = np.fmax(jobs["eligible"].to_numpy(np.float64), jobs["first_submit"].to_numpy(np.float64))
         starts[ran], ends[ran], preempted[ran] = run_textbook(
-            name, arrivals[ran], duration[ran], gpus[ran], self.nodes.total_gpus
+            name, arrivals[ran], duration[ran], gpus[ran], self.nodes.total_gpus * each
         )
         outcome = Outcome(
             start=starts,
@@ -316,15 +322,15 @@ class Run:
             start=s.started[number],
             end=s.end[number],
             executed=s.executed[number],
-            lost_gpu_s=(s.lost * s.gpus)[number],
+            lost_gpu_s=(s.lost * s.weight)[number],
             requeues=s.restarts[number],
             fits=self.requests.fits[number],
         )
         # what was sampled after the last end says nothing
         last = np.nanmax(s.end) if np.isfinite(s.end).any() else -np.inf
         kept = int(np.searchsorted(self.sample_at, last, side="right"))
-        jobs, gpus, used = s.samples[:kept].T
-        return outcome, Series(self.sample_at[:kept], jobs, gpus, used)
+        jobs, gpus, used = np.round(s.samples[:kept].T, 6)
+        return outcome, Series(self.sample_at[:kept], jobs.astype(np.int64), gpus, used)
 
 
 def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Floats | None:
@@ -349,6 +355,6 @@ def _submitted_with(policy: Policy | None, lever: Lever, req: Requests) -> Float
         front=nobody,
         able=~nobody,
         late=nobody,
-        capacity=req.weighted,
+        capacity=float(req.weighted.sum()),
     )
     return lever.target(nothing, policy.rank(req.eligible, fresh, np.empty(0)))

@@ -15,12 +15,13 @@ import numpy as np
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.placement import find_nodes, occupy, set_aside
+from tias_slurm.replay.shards import could_cut, cut
 
 FUTURE, WAITING, DELAYED, RUNNING, DONE = 0, 1, 2, 3, 4
 # slots of State.counter
-QUEUE, ARRIVED, HEAP, RELEASES, ACTIVE, ENDED, SAMPLED, WAIT_JOBS, WAIT_GPUS, USED_GPUS, CHANGES, ASIDE = (
-    range(12)
-)
+QUEUE, ARRIVED, HEAP, RELEASES, ACTIVE, ENDED, SAMPLED, WAIT_JOBS, CHANGES, ASIDE = range(10)
+# slots of State.load
+WAIT_GPUS, USED_GPUS = 0, 1
 
 
 class State(NamedTuple):
@@ -31,11 +32,13 @@ class State(NamedTuple):
     work: Floats  # seconds; NaN: the job never starts (cancelled while waiting)
     leaves: Floats  # when such a job leaves
     gpus: Ints
+    weight: Floats  # what all of its GPUs or shards count for; 0: no GPU job
     partition: Ints
     nodes: Ints  # 0: whole nodes
     node_gpus: Ints
     node_cpus: Ints
     node_mem: Ints
+    node_shards: Ints  # shards of GPUs on each node
     shape: Ints  # equal for equal requests
     checkpoint: Floats  # seconds; 0: never saves itself
     user: Ints
@@ -64,6 +67,9 @@ class State(NamedTuple):
     total_gpus: Ints
     total_cpus: Ints
     total_mem: Ints
+    used_shards: Ints  # (N,)
+    total_shards: Ints  # (N,)
+    shards_of_gpu: Ints  # (N,) 0: its GPUs are not cut
     member: Bools  # (P, N)
     aside: Bools  # (N,) kept for a job in front, of use while counter[ASIDE] > 0
     # the scheduler's own
@@ -77,8 +83,9 @@ class State(NamedTuple):
     failed: Ints  # (shapes,) number of releases when the shape last failed to fit
     arrival_base: Floats  # (users,) base priority of a job submitted now
     sample_at: Floats
-    samples: Ints  # (samples, 3): waiting jobs, waiting GPUs, used GPUs
+    samples: Floats  # (samples, 3): waiting jobs, waiting GPUs, used GPUs, these by weight
     counter: Ints
+    load: Floats  # (2,) GPUs by weight
     costs: Floats  # restart seconds, requeue delay seconds
 
 
@@ -158,9 +165,9 @@ def _enqueue(s: State, job: int) -> None:
 
 @njit
 def _count_waiting(s: State, job: int, sign: int) -> None:
-    if s.gpus[job] > 0:
+    if s.weight[job] > 0.0:
         s.counter[WAIT_JOBS] += sign
-        s.counter[WAIT_GPUS] += sign * s.gpus[job]
+        s.load[WAIT_GPUS] += sign * s.weight[job]
 
 
 @njit
@@ -190,10 +197,12 @@ def _release(s: State, job: int, now: float) -> None:
         s.node_mem[job],
         1,
     )
+    if s.node_shards[job] > 0:
+        cut(s.used_shards, s.shards_of_gpu, s.free_gpus, held, -s.node_shards[job])
     s.nodes_held[job] = 0
     s.executed[job] += now - s.run_start[job]
     s.counter[RELEASES] += 1
-    s.counter[USED_GPUS] -= s.gpus[job]
+    s.load[USED_GPUS] -= s.weight[job]
 
 
 @njit
@@ -212,6 +221,9 @@ def _start(s: State, job: int, now: float) -> bool:
     member = s.member[s.partition[job]]
     if s.counter[ASIDE] > 0:
         member = member & ~s.aside
+    pieces = s.node_shards[job]
+    if pieces > 0:
+        member = member & could_cut(s.used_shards, s.total_shards, s.shards_of_gpu, s.free_gpus, pieces)
     got = find_nodes(
         s.free_gpus,
         s.free_cpus,
@@ -242,13 +254,15 @@ def _start(s: State, job: int, now: float) -> bool:
         s.node_mem[job],
         -1,
     )
+    if pieces > 0:
+        cut(s.used_shards, s.shards_of_gpu, s.free_gpus, s.held[s.first[job] : s.first[job] + got], pieces)
     s.status[job] = RUNNING
     s.run_start[job] = now
     s.started[job] = now
     restart = s.costs[0] if s.restarts[job] > 0 else 0.0
     _schedule(s, job, now + restart + s.work[job] - s.kept[job])
     _count_waiting(s, job, -1)
-    s.counter[USED_GPUS] += s.gpus[job]
+    s.load[USED_GPUS] += s.weight[job]
     return True
 
 
@@ -256,6 +270,8 @@ def _start(s: State, job: int, now: float) -> bool:
 def _set_aside(s: State, job: int) -> None:
     """Keep nodes for a job in front that does not fit yet."""
     able = s.member[s.partition[job]] & (s.total_cpus >= s.node_cpus[job]) & (s.total_mem >= s.node_mem[job])
+    if s.node_shards[job] > 0:
+        able = able & (s.total_shards >= s.node_shards[job])
     out = s.held[s.first[job] :]
     count = set_aside(s.free_gpus, s.total_gpus, able, s.nodes[job], s.gpus[job], s.node_gpus[job], out)
     s.aside[:] = False
@@ -304,7 +320,7 @@ def sample(s: State, until: float) -> None:
     """Note queue and use at every sample time before `until`: what holds after all events of that time."""
     while s.counter[SAMPLED] < len(s.sample_at) and s.sample_at[s.counter[SAMPLED]] < until:
         row = s.samples[s.counter[SAMPLED]]
-        row[0], row[1], row[2] = s.counter[WAIT_JOBS], s.counter[WAIT_GPUS], s.counter[USED_GPUS]
+        row[0], row[1], row[2] = s.counter[WAIT_JOBS], s.load[WAIT_GPUS], s.load[USED_GPUS]
         s.counter[SAMPLED] += 1
 
 

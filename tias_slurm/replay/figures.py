@@ -334,7 +334,7 @@ def over_time(run: DryRun) -> Plot | None:
                     peaks.append(f"{n} {np.nanmax(values):.0f}")
             ax.set_ylabel(label)
             ax.set_ylim(bottom=0)
-        if gpus := run.cluster["gpus"]:
+        if gpus := run.cluster.get("weighted_gpus", run.cluster["gpus"]):
             axes[2].axhline(gpus, color=INK, linewidth=0.8, linestyle=":")
         axes[0].legend(
             loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=min(4, len(series)), handlelength=2.6

@@ -5,17 +5,19 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from tias_slurm.jobs import Floats, Ints
+from tias_slurm.jobs import Bools, Floats
 from tias_slurm.replay.results import Metrics, Outcome, Series
+from tias_slurm.replay.workload import weight_of
 
 
-def measure(jobs: pd.DataFrame, outcome: Outcome, cluster_gpus: int, writes: int) -> Metrics:
+def measure(jobs: pd.DataFrame, outcome: Outcome, cluster_gpus: float, writes: int) -> Metrics:
     """Measures over the GPU jobs that ran to an end.
 
     missed: end > deadline, whatever the state. JCT: end - first submit. Jobs cancelled while waiting and jobs
-    without GPUs are in no measure. A rate over nothing is None. Times in seconds.
+    without GPUs are in no measure. A rate over nothing is None. Times in seconds. GPUs count by their
+    weights, in GPU-hours and in `cluster_gpus`.
     """
-    gpus = jobs["gpus"].to_numpy(np.float64)
+    gpus = weight_of(jobs)
     submit = jobs["first_submit"].to_numpy(np.float64)
     deadline = jobs["deadline"].to_numpy(np.float64)
     runs = (jobs["runs"].to_numpy() > 0) & (gpus > 0)
@@ -66,10 +68,17 @@ def recorded_outcome(jobs: pd.DataFrame) -> Outcome:
         start=np.where(ran, start, np.nan),
         end=np.where(ran, np.where(np.isfinite(end), end, start + work), np.nan),
         executed=np.where(ran, work + lost, 0.0),
-        lost_gpu_s=np.where(ran, lost * jobs["gpus"].to_numpy(np.float64), 0.0),
+        lost_gpu_s=np.where(ran, lost * weight_of(jobs), 0.0),
         requeues=np.maximum(jobs["runs"].to_numpy(np.int64) - 1, 0),
         fits=np.ones(len(jobs), dtype=np.bool_),
     )
+
+
+def possible(jobs: pd.DataFrame) -> Bools:
+    """Jobs that run no longer than from their first submit to their deadline: nobody could have met the
+    others'. True without a deadline. Shape (n,)."""
+    window = jobs["deadline"].to_numpy(np.float64) - jobs["first_submit"].to_numpy(np.float64)
+    return np.asarray(~(jobs["work"].to_numpy(np.float64) > window), dtype=np.bool_)
 
 
 def sample_times(jobs: pd.DataFrame, samples: int = 500) -> Floats:
@@ -84,32 +93,32 @@ def sample_times(jobs: pd.DataFrame, samples: int = 500) -> Floats:
 
 def series_of(jobs: pd.DataFrame, outcome: Outcome, times: Floats) -> Series:
     """Queue and use over time of a schedule in which each job ran once, from start to end."""
-    gpus = jobs["gpus"].to_numpy(np.int64)
+    gpus = weight_of(jobs)
     submit = jobs["first_submit"].to_numpy(np.float64)
     rows = (gpus > 0) & np.isfinite(outcome.start) & np.isfinite(outcome.end)
     if not rows.any():
-        return Series(np.empty(0), *(np.empty(0, dtype=np.int64),) * 3)
+        return Series(np.empty(0), np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
     end = outcome.end[rows]
     times = times[times <= end.max()]
-    ones = np.ones(int(rows.sum()), dtype=np.int64)
+    ones = np.ones(int(rows.sum()))
     g, s, b = gpus[rows], submit[rows], outcome.start[rows]
     return Series(
         times,
-        _level(s, b, ones, times),
+        _level(s, b, ones, times).astype(np.int64),
         _level(s, b, g, times),
         _level(b, end, g, times),
     )
 
 
-def _level(since: Floats, until: Floats, amount: Ints, times: Floats) -> Ints:
+def _level(since: Floats, until: Floats, amount: Floats, times: Floats) -> Floats:
     """Sum of the amounts whose interval [since, until) holds each time."""
 
-    def upto(moments: Floats) -> Ints:
+    def upto(moments: Floats) -> Floats:
         order = np.argsort(moments, kind="stable")
-        total = np.concatenate([[0], np.cumsum(amount[order])])
-        return np.asarray(total[np.searchsorted(moments[order], times, side="right")], dtype=np.int64)
+        total = np.concatenate([[0.0], np.cumsum(amount[order])])
+        return np.asarray(total[np.searchsorted(moments[order], times, side="right")], dtype=np.float64)
 
-    return np.asarray(upto(since) - upto(until), dtype=np.int64)
+    return np.round(upto(since) - upto(until), 6)
 
 
 def fidelity(jobs: pd.DataFrame, replayed: Outcome) -> dict[str, float | int | None]:
@@ -120,7 +129,7 @@ def fidelity(jobs: pd.DataFrame, replayed: Outcome) -> dict[str, float | int | N
     recorded = jobs["start"].to_numpy(np.float64)
     rows = (
         (jobs["runs"].to_numpy() == 1)
-        & (jobs["gpus"].to_numpy() > 0)
+        & (weight_of(jobs) > 0)
         & np.isfinite(recorded)
         & np.isfinite(replayed.start)
     )

@@ -143,9 +143,13 @@ class _Jobs:
         some = self.work.jobs.iloc[rows]
         ids, users = texts(some["job_id"]), texts(some["user"])
         return [
-            [printable(i, 40), printable(u, 30), count(int(self.job.gpus[r])), self.when(self.job.submit[r])]
+            [printable(i, 40), printable(u, 30), self._gpus(r), self.when(self.job.submit[r])]
             for r, i, u in zip(rows, ids, users, strict=True)
         ]
+
+    def _gpus(self, row: int) -> str:
+        gpus, weight = int(self.job.gpus[row]), float(self.job.weight[row])
+        return count(gpus) if gpus or not weight else f"{weight:g}"
 
     def delayed(self, name: str, other: str) -> dict[str, Any]:
         """The jobs that one policy completes later than another by the most."""

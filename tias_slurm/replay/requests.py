@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tias_slurm.gpu_weights import weigh
+from tias_slurm.gpu_weights import shards_of_gpu, weigh
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.placement import find_nodes
+from tias_slurm.replay.workload import shards_alone, weigh_jobs
 from tias_slurm.slurm.nodes import NodeSet
 
 
@@ -32,6 +33,7 @@ class Requests:
     node_gpus: Ints
     node_cpus: Ints
     node_mem: Ints
+    node_shards: Ints
     shape: Ints
     first: Ints
     room: int
@@ -40,19 +42,23 @@ class Requests:
     users: tuple[str, ...]
     accounts: tuple[str, ...]
     time_limit: Floats
-    weight: Floats  # of all of the job's GPUs
-    weighted: float  # GPUs of all nodes, weighted
+    weight: Floats  # what all of the job's GPUs or shards count for; 0: no GPU job
+    weighted: Floats  # (N,) the same of the GPUs of each node
     tie: Ints
     fits: Bools
     member: Bools
     total_gpus: Ints
     total_cpus: Ints
     total_mem: Ints
+    total_shards: Ints
+    shards_of_gpu: Ints  # 0: the node's GPUs are not cut
+    pieces: Bools  # (N,) nodes of which it is known that their GPUs may be had in pieces
 
 
 def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | None = None) -> Requests:
     """Number the jobs by arrival and resolve what each asks for on these nodes."""
     n = len(jobs)
+    weights = weights or {}
     submit = jobs["first_submit"].to_numpy(np.float64)
     eligible = np.fmax(jobs["eligible"].to_numpy(np.float64), submit)
     row = np.argsort(eligible, kind="stable")
@@ -62,7 +68,8 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | 
     tie[np.argsort(submit, kind="stable")] = np.arange(n)
     never_ran = jobs["runs"].to_numpy() == 0
     gpus = jobs["gpus"].to_numpy(np.int64)
-    kinds = jobs["gpu_type"].tolist() if "gpu_type" in jobs else [""] * n
+    shards = shards_alone(jobs, weights)
+    total_shards, of_gpu = shards_of_nodes(nodes, weights)
     names, part_names = pd.factorize(jobs["partition"])
     member = np.array([_members(str(p), nodes) for p in part_names], dtype=np.bool_)
     member = member.reshape(-1, len(nodes.gpus))
@@ -73,12 +80,15 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | 
             gpus,
             jobs["cpus"].to_numpy(np.int64),
             np.ceil(jobs["mem_mb"].to_numpy(np.float64)).astype(np.int64),
+            shards,
         ]
     )
     shapes, shape = np.unique(asked, axis=0, return_inverse=True)
     shape = shape.reshape(-1)
-    resolved = np.array([_resolve(s, member[s[0]], nodes) for s in shapes], dtype=np.int64).reshape(-1, 6)
-    count, node_gpus, node_cpus, node_mem, room, fits = resolved[shape].T
+    resolved = np.array(
+        [_resolve(s, member[s[0]], nodes, total_shards) for s in shapes], dtype=np.int64
+    ).reshape(-1, 7)
+    count, node_gpus, node_cpus, node_mem, node_shards, room, fits = resolved[shape].T
     first = np.concatenate([[0], np.cumsum(room[row])])
     user, users = pd.factorize(jobs["user"])
     named = jobs.get("account", jobs["user"])
@@ -105,6 +115,7 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | 
         node_gpus=arrived(node_gpus),
         node_cpus=arrived(node_cpus),
         node_mem=arrived(node_mem),
+        node_shards=arrived(node_shards),
         shape=arrived(shape),
         first=first[:-1],
         room=int(first[-1]),
@@ -113,15 +124,30 @@ def requests(jobs: pd.DataFrame, nodes: NodeSet, weights: Mapping[str, float] | 
         users=tuple(str(u) for u in users),
         accounts=tuple(str(a) for a in accounts),
         time_limit=_time_limits(jobs)[row],
-        weight=weigh(gpus, kinds, weights or {})[row],
-        weighted=float(weigh(nodes.gpus, nodes.gpu_types, weights or {}).sum()),
+        weight=weigh_jobs(jobs, weights)[row],
+        weighted=weigh(nodes.gpus, nodes.gpu_types, weights),
         tie=arrived(tie),
         fits=fits[row] > 0,
         member=member,
         total_gpus=nodes.gpus.astype(np.int64),
         total_cpus=nodes.cpus.astype(np.int64),
         total_mem=nodes.mem_mb.astype(np.int64),
+        total_shards=total_shards,
+        shards_of_gpu=of_gpu,
+        pieces=nodes.shards > 0,
     )
+
+
+def shards_of_nodes(nodes: NodeSet, weights: Mapping[str, float]) -> tuple[Ints, Ints]:
+    """Shards of each node, and of one of its GPUs (0: not cut). Shapes (N,).
+
+    Where no node says that its GPUs are cut, all are, into as many as weigh one GPU.
+    """
+    gpus = np.maximum(nodes.gpus.astype(np.int64), 1)
+    if not shards_of_gpu(weights):
+        return np.zeros(len(gpus), dtype=np.int64), np.zeros(len(gpus), dtype=np.int64)
+    total = nodes.shards if nodes.shards.any() else nodes.gpus.astype(np.int64) * shards_of_gpu(weights)
+    return total, -(-total // gpus)
 
 
 def _time_limits(jobs: pd.DataFrame) -> Floats:
@@ -136,14 +162,16 @@ def _members(partition: str, nodes: NodeSet) -> list[bool]:
     return [not partition or not here or bool(wanted & here) for here in nodes.partitions]
 
 
-def _resolve(asked: Ints, member: Bools, nodes: NodeSet) -> tuple[int, int, int, int, int, int]:
+def _resolve(
+    asked: Ints, member: Bools, nodes: NodeSet, total_shards: Ints
+) -> tuple[int, int, int, int, int, int, int]:
     """One request on these nodes.
 
     A job that names no node count takes one node if its GPUs fit one, else whole nodes. Returns (node count
-    or 0 for whole nodes, GPUs, CPUs and memory on each, nodes that it may hold, whether it fits the empty
-    cluster).
+    or 0 for whole nodes, GPUs, CPUs, memory and shards on each, nodes that it may hold, whether it fits the
+    empty cluster).
     """
-    _, count, gpus, cpus, mem = (int(x) for x in asked)
+    _, count, gpus, cpus, mem, shards = (int(x) for x in asked)
     here = nodes.gpus[member]
     largest = int(here.max()) if len(here) else 0
     whole = count == 0 and gpus > largest > 0
@@ -153,9 +181,11 @@ def _resolve(asked: Ints, member: Bools, nodes: NodeSet) -> tuple[int, int, int,
     else:
         spread = max(count, 1)
         node_gpus, room = -(-gpus // spread), spread
-    node_cpus, node_mem = -(-cpus // spread), -(-mem // spread)
+    node_cpus, node_mem, node_shards = -(-cpus // spread), -(-mem // spread), -(-shards // spread)
     if room > len(here) or largest * len(here) < gpus:
-        return max(count, 1), node_gpus, node_cpus, node_mem, 0, 0
+        return max(count, 1), node_gpus, node_cpus, node_mem, node_shards, 0, 0
+    if node_shards:
+        member = member & (total_shards >= node_shards)
     total = nodes.gpus.astype(np.int64)
     cpu_total, mem_total = nodes.cpus.astype(np.int64), nodes.mem_mb.astype(np.int64)
     kind = 0 if whole else spread
@@ -163,4 +193,4 @@ def _resolve(asked: Ints, member: Bools, nodes: NodeSet) -> tuple[int, int, int,
     fits = find_nodes(
         total, cpu_total, mem_total, total, member, kind, gpus, node_gpus, node_cpus, node_mem, out
     )
-    return kind, node_gpus, node_cpus, node_mem, room, int(fits > 0)
+    return kind, node_gpus, node_cpus, node_mem, node_shards, room, int(fits > 0)

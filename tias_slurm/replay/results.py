@@ -20,8 +20,8 @@ class Series:
 
     time: Floats  # epoch seconds, ascending
     waiting_jobs: Ints  # GPU jobs that wait
-    waiting_gpus: Ints  # GPUs that they ask for
-    used_gpus: Ints
+    waiting_gpus: Floats  # GPUs that they ask for, by weight
+    used_gpus: Floats  # by weight
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Outcome:
     start: Floats  # start of the last run; NaN: never
     end: Floats  # NaN: never ended
     executed: Floats  # seconds of the job's life that it held its resources, over all runs
-    lost_gpu_s: Floats  # GPU-seconds of work redone and restart time
+    lost_gpu_s: Floats  # GPU-seconds of work redone and restart time, by weight
     requeues: Ints
     fits: npt.NDArray[np.bool_]  # False: asks for more than any node set of the cluster has
 

@@ -69,4 +69,4 @@ class SitePriority:
 
     def _charge(self, jobs: Ints, until: Floats, s: e.State) -> None:
         since = np.maximum(s.run_start[jobs], self._accounted)
-        np.add.at(self._usage, s.user[jobs], s.gpus[jobs] * np.maximum(until - since, 0.0))
+        np.add.at(self._usage, s.user[jobs], s.weight[jobs] * np.maximum(until - since, 0.0))

@@ -13,6 +13,7 @@ import pandas as pd
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.replay.output import need_extra, replacing
 from tias_slurm.replay.results import Outcome, PolicyResult
+from tias_slurm.replay.workload import weight_of
 
 ROW_GROUP = 1 << 20
 TEXTS = ("job_id", "policy", "user", "partition")
@@ -23,6 +24,7 @@ class JobFacts:
     """The columns of the jobs that no policy changes. Shapes (n,)."""
 
     gpus: Ints
+    weight: Floats  # what these, or its shards, count for; 0: no GPU job
     submit: Floats
     deadline: Floats  # NaN: none
 
@@ -42,7 +44,10 @@ def facts(jobs: pd.DataFrame) -> JobFacts:
     n = len(jobs)
     deadline = jobs["deadline"].to_numpy(np.float64) if "deadline" in jobs else np.full(n, np.nan)
     return JobFacts(
-        jobs["gpus"].to_numpy(np.int64), jobs["first_submit"].to_numpy(np.float64), np.asarray(deadline)
+        jobs["gpus"].to_numpy(np.int64),
+        weight_of(jobs),
+        jobs["first_submit"].to_numpy(np.float64),
+        np.asarray(deadline),
     )
 
 
@@ -50,8 +55,8 @@ def fate(job: JobFacts, outcome: Outcome) -> Fate:
     """JCT, wait and lateness of each job. A job cancelled while waiting has none of them."""
     ended = np.isfinite(outcome.start) & np.isfinite(outcome.end)
     jct = np.where(ended, outcome.end - job.submit, np.nan)
-    late = np.where(ended & (job.gpus > 0), outcome.end - job.deadline, np.nan)
-    return Fate(jct, jct - outcome.executed, late, ended & (job.gpus > 0))
+    ran = ended & (job.weight > 0)
+    return Fate(jct, jct - outcome.executed, np.where(ran, outcome.end - job.deadline, np.nan), ran)
 
 
 def texts(column: pd.Series[Any]) -> list[str]:

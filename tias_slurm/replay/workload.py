@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from tias_slurm.errors import printable
+from tias_slurm.gpu_weights import of_jobs, sharded
+from tias_slurm.jobs import Floats, Ints
 
 # One row a job, in input order; the replay's own key of a job is its row number.
 # name -> (dtype, meaning)
@@ -28,7 +31,8 @@ COLUMNS: dict[str, tuple[str, str]] = {
     "lost_work": ("float64", "seconds executed in earlier runs; where runs is 0, in all"),
     "runs": ("int64", "number of runs that started; 0: left while it waited, also after runs"),
     "gpus": ("int64", "whole GPUs, of all types"),
-    "gpu_type": ("object", "'' untyped"),
+    "gpu_type": ("object", "'' untyped; of several types how many of each, as in a100=2,1g.5gb=1"),
+    "shards": ("int64", "shards of GPUs, of the whole job; 0 also where unknown"),
     "cpus": ("int64", "0 where unknown"),
     "mem_mb": ("float64", "whole job; 0 where unknown"),
     "nodes": ("int64", "node count of the request or allocation; 0: names none"),
@@ -43,17 +47,44 @@ NODE_COLUMNS: dict[str, tuple[str, str]] = {
     "node_list": ("object", "host list of the last run, as in gn[01-03,7]; '' where none or unknown"),
 }
 
-# added by replay.claims
 # added by slurm.history.read_history(keep_ids=True)
 ID_COLUMNS: dict[str, tuple[str, str]] = {
     "raw_id": ("int64", "JobIDRaw, by which the ledger knows the job; negative for one that is no number"),
 }
 
+# added by replay.claims
 CLAIM_COLUMNS: dict[str, tuple[str, str]] = {
     "deadline": ("float64", "epoch seconds of an admitted claim; NaN: none"),
     "consent": ("int64", "1: requeue=yes, 0: requeue=no, -1: unsaid"),
     "checkpoint": ("float64", "seconds between checkpoints as the comment says; NaN: unsaid"),
 }
+
+
+# added by dry_run: see weigh_jobs
+WEIGHT_COLUMNS: dict[str, tuple[str, str]] = {
+    "weight": ("float64", "what all of its GPUs or shards count for, in GPUs; 0: no GPU job"),
+}
+
+
+def _shards(jobs: pd.DataFrame) -> Ints:
+    return jobs["shards"].to_numpy(np.int64) if "shards" in jobs else np.zeros(len(jobs), dtype=np.int64)
+
+
+def shards_alone(jobs: pd.DataFrame, weights: Mapping[str, float]) -> Ints:
+    """Shards of the jobs that have nothing else and count as GPU jobs, 0 of others. Shape (n,)."""
+    shards = _shards(jobs)
+    return np.where(sharded(jobs["gpus"].to_numpy(np.int64), shards, weights), shards, 0)
+
+
+def weigh_jobs(jobs: pd.DataFrame, weights: Mapping[str, float]) -> Floats:
+    """What all GPUs of each job count for, by `[gpus] weights`; 0: no GPU job. Shape (n,)."""
+    kinds = jobs["gpu_type"].tolist() if "gpu_type" in jobs else [""] * len(jobs)
+    return of_jobs(jobs["gpus"].to_numpy(np.int64), kinds, _shards(jobs), weights)
+
+
+def weight_of(jobs: pd.DataFrame) -> Floats:
+    """The column `weight`; in a table that was not weighed each GPU counts 1. Shape (n,)."""
+    return (jobs["weight"] if "weight" in jobs else jobs["gpus"]).to_numpy(np.float64)
 
 
 @dataclass(frozen=True, slots=True)

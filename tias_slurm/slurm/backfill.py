@@ -6,7 +6,7 @@ import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 from zoneinfo import ZoneInfo
@@ -14,6 +14,7 @@ from zoneinfo import ZoneInfo
 import numpy as np
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.gpu_weights import of_jobs
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger import Ledger
 from tias_slurm.replay.workload import Refusals
@@ -62,9 +63,9 @@ class Backfill:
         self._rests_until = 0.0
         self._asks: Counter[int] = Counter()
 
-    def fill(self, ledger: Ledger, raw: RawTable, observed: Observed) -> Filled:
+    def fill(self, ledger: Ledger, raw: RawTable, observed: Observed, weights: Mapping[str, float]) -> Filled:
         """Ask for the jobs of the last snapshot that had runs which the ledger did not see. Never raises for
-        what sacct does or says."""
+        what sacct does or says. `weights`: of `[gpus]`."""
         rows = np.flatnonzero(ledger.unseen)[:MOST_JOBS]
         if not len(rows) or time.monotonic() < self._rests_until:
             return Filled()
@@ -74,7 +75,8 @@ class Backfill:
         except (AdapterError, InputError, OSError) as error:
             self._rests_until = time.monotonic() + REST_S
             return Filled(len(rows), 0, printable(str(error), 300))
-        past = past_runs(records, raw, at, observed.snapshot.jobs.checkpoint[rows])
+        jobs = observed.snapshot.jobs.take(rows)
+        past = past_runs(records, raw, at, jobs.checkpoint, jobs.weight, weights)
         ids = raw.job_id[at]
         self._asks.update(ids.tolist())
         tired = np.array([self._asks[job] >= MOST_ASKS for job in ids.tolist()], dtype=np.bool_)
@@ -119,12 +121,15 @@ def read_records(text: bytes) -> Records:
     return runs.drop_repeats(Records.concat(parts) if parts else Records.empty(), reader.left_out)
 
 
-def past_runs(r: Records, raw: RawTable, rows: Ints, checkpoint: Floats) -> Past:
+def past_runs(
+    r: Records, raw: RawTable, rows: Ints, checkpoint: Floats, weight: Floats, weights: Mapping[str, float]
+) -> Past:
     """The earlier runs of the jobs in `rows` of the queue, which save themselves every `checkpoint` seconds
-    (0: never). Shapes (n,)."""
+    (0: never) and whose GPUs count for `weight` now. Shapes (n,)."""
     n = len(rows)
     first, attained, kept = np.full(n, np.nan), np.zeros(n), np.zeros(n)
     count = np.zeros(n, dtype=np.int64)
+    each = of_jobs(r.gpus, r.gpu_type.tolist(), r.shards, weights)
     by_key: dict[int, list[int]] = {}
     for i in np.lexsort((np.nan_to_num(r.start, nan=np.inf), r.submit)).tolist():
         by_key.setdefault(int(r.key[i]), []).append(i)
@@ -133,9 +138,9 @@ def past_runs(r: Records, raw: RawTable, rows: Ints, checkpoint: Floats) -> Past
         if not chain:
             continue
         first[k] = r.submit[chain].min()
-        work, gpus = r.work[chain], r.gpus[chain]
+        work, gpus = r.work[chain], each[chain]
         # without gres/gpu in AccountingStorageTRES no record names a GPU
-        attained[k] = (work * np.where(gpus > 0, gpus, raw.gpus[row])).sum()
+        attained[k] = (work * np.where(gpus > 0, gpus, weight[k])).sum()
         if checkpoint[k] > 0:
             kept[k] = (np.floor(work / checkpoint[k]) * checkpoint[k]).sum()
         count[k] = len(chain)

@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from tias_slurm.gpu_weights import kinds
 from tias_slurm.levers import NICE_MAX
 from tias_slurm.slurm.live import RawNodes, Result, SiteFacts
 from tias_slurm.slurm.node_files import gpus_of_gres, gpus_of_tres
@@ -99,16 +100,11 @@ def parse_nodes(text: str) -> RawNodes:
         mem_mb=np.array(ints("RealMemory"), dtype=np.float64) - np.array(ints("MemSpecLimit")),
         mem_used_mb=np.array(ints("AllocMem"), dtype=np.float64),
         partitions=[_listed(v.get("Partitions", "")) for v in kept],
-        gpu_types=[types_of(gpus_of_gres(v.get("Gres", ""))) for v in kept],
+        gpu_types=[kinds(_by_type(v.get("Gres", ""), v.get("CfgTRES", ""))) for v in kept],
         other_gres=[pieces_of(item.split(":")[0] for item in v.get("Gres", "").split(",")) for v in kept],
         features=[_listed(v.get("ActiveFeatures", "")) for v in kept],
         threads=np.array(ints("ThreadsPerCore"), dtype=np.int64),
     )
-
-
-def types_of(gpus: Iterable[str]) -> str:
-    """Types of GPUs as a comma list."""
-    return ",".join(sorted(kind for kind in gpus if kind))
 
 
 def pieces_of(gres: Iterable[str]) -> str:
@@ -120,8 +116,12 @@ def _listed(text: str) -> frozenset[str]:
     return frozenset(part for part in text.split(",") if part)
 
 
+def _by_type(gres: str, tres: str) -> dict[str, int]:
+    return gpus_of_gres(gres) or gpus_of_tres(tres)
+
+
 def _gpus(gres: str, tres: str) -> int:
-    return sum((gpus_of_gres(gres) or gpus_of_tres(tres)).values())
+    return sum(_by_type(gres, tres).values())
 
 
 def _state(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from tias_slurm.gpu_weights import times
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.values import Memo, parse_count, parse_duration, parse_gres, parse_tres
@@ -27,7 +28,6 @@ _BETWEEN: Final = "\x1f"
 _TASK_ITEM: Final = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 _MOST_TASKS: Final = 4_000_001  # slurm.conf(5) MaxArraySize
 _TASK: Final = FIELDS.index("ArrayTaskID")
-_SHARDS: Final = re.compile(r"(?:^|[,/:])shard(?::[^:=,\d][^:=,]*)?(?:[:=](\d{1,9}))?(?=,|\(|$)", re.ASCII)
 _NOTHING: Final = frozenset({"", "N/A", "(null)", "None", "NONE", "Unknown"})
 # Of a state with a flag squeue prints the flag alone. The base states that these flags stand for:
 _BASE: Final = {
@@ -281,21 +281,23 @@ def _asked(
         cpu, mem, shards = said.cpus, said.mem_mb, said.shards
     except ValueError:
         gpus, kind, cpu, mem, shards = math.nan, "", math.nan, math.nan, math.nan
-    for text, times in ((per_job, "1"), (per_node, nodes), (per_socket, nodes), (per_task, tasks)):
+    for text, each in ((per_job, "1"), (per_node, nodes), (per_socket, nodes), (per_task, tasks)):
         if text in _NOTHING:
             continue
-        if math.isnan(shards) and (pieces := _SHARDS.search(text)):
-            shards = int(pieces[1] or 1) * max(1, _int(times))
         try:
             count, typed, _ = parse_gres(text)
+            pieces, _, _ = parse_gres(text, "shard")
         except ValueError:
             continue
+        often = max(1, _int(each))
+        if pieces > 0 and math.isnan(shards):
+            shards = pieces * often
         if count > 0 and math.isnan(gpus):
-            gpus = count * max(1, _int(times))
-        kind = kind or typed  # TRES may count GPUs of all types only
+            gpus = count * often
+        kind = kind or times(typed, often)  # TRES may count GPUs of all types only
     return _Asked(
         gpus=0 if math.isnan(gpus) else int(gpus),
-        gpu_type="" if "+" in kind else kind,
+        gpu_type=kind,
         cpus=_int(cpus) if math.isnan(cpu) else int(cpu),
         mem_mb=0.0 if math.isnan(mem) else mem,
         shards=0 if math.isnan(shards) else int(shards),

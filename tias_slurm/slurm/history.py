@@ -189,7 +189,7 @@ def _table(r: Records, jobs: runs.Jobs) -> pd.DataFrame:
         "partition": r.partition, "qos": r.qos, "state": r.state, "first_submit": submit,
         "eligible": np.maximum(np.minimum(eligible, latest), submit), "start": jobs.run_start, "end": run.end,
         "work": jobs.work, "lost_work": jobs.lost_work, "runs": jobs.runs, "gpus": r.gpus,
-        "gpu_type": r.gpu_type, "cpus": r.cpus, "mem_mb": r.mem_mb, "nodes": r.nodes,
+        "gpu_type": r.gpu_type, "shards": r.shards, "cpus": r.cpus, "mem_mb": r.mem_mb, "nodes": r.nodes,
         "time_limit": r.time_limit, "comment": r.comment, "submit_line": r.submit_line,
         "native_deadline": r.native_deadline,
     }  # fmt: skip

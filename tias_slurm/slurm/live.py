@@ -57,7 +57,7 @@ class RawTable:
     priority: Ints  # 0: held; PRIORITY_UNKNOWN
     nice: Ints  # NICE_UNKNOWN where it could not be read
     gpus: Ints  # whole GPUs of all types, of the whole job; typed and untyped never added together
-    gpu_type: Texts  # "": untyped or several
+    gpu_type: Texts  # see gpu_weights.kinds; "": untyped
     cpus: Ints
     mem_mb: Floats  # of the whole job
     nodes: Ints  # node count asked for or held
@@ -88,7 +88,7 @@ class RawNodes:
     mem_mb: Floats  # that jobs may have
     mem_used_mb: Floats
     partitions: list[frozenset[str]]
-    gpu_types: Texts  # comma list of the types of its GPUs; "": untyped
+    gpu_types: Texts  # see gpu_weights.kinds; "": untyped
     other_gres: Texts  # comma list of GRES that are pieces of GPUs: shard, mps
     features: list[frozenset[str]]  # active ones
     threads: Ints  # CPUs to a core

@@ -135,12 +135,10 @@ class LiveCluster:
         placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain)
         observed.unsure = placed.unsure
         weighted = self._nodes.weighted(placed, self.config.gpus.weights)
-        pools = None
+        snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted)
         if self.config.planner.long_share is not None:
-            pools = self._nodes.pools(raw, observed.rows, placed)
-        observed.snapshot = replace(
-            snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted, pools=pools
-        )
+            snapshot = replace(snapshot, pools=self._nodes.pools(raw, observed.rows, snapshot.node_weights))
+        observed.snapshot = snapshot
         self.watched = self.watch.look(observed.snapshot, raw)
         return observed.snapshot
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from tias_slurm.gpu_weights import weigh
 from tias_slurm.holds import in_pools
-from tias_slurm.jobs import PENDING, Bools, Ints, JobTable, Pools
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints, JobTable, Pools
 from tias_slurm.settings import Requeue
 from tias_slurm.slurm.live import Adapter, RawNodes, RawRequests, RawTable
 from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
@@ -32,16 +32,18 @@ class NodeLook:
         self._submit: dict[int, float] = {}  # of the jobs whose requests are known
         self._all_at = -math.inf  # when all of them were read
 
-    def weighted(self, placed: Placed, weights: Mapping[str, float]) -> float | None:
-        """GPUs of the nodes that are there, weighted. None: each counts 1."""
+    def weighted(self, placed: Placed, weights: Mapping[str, float]) -> Floats | None:
+        """GPUs of each node that is there, weighted. Shape (N,). None: each counts 1."""
         if not weights or self._nodes is None:
             return None
-        return float(weigh(placed.occupancy.total_gpus, self._nodes.gpu_types, weights).sum())
+        whole = weigh(self._nodes.gpus, self._nodes.gpu_types, weights)
+        return np.where(placed.occupancy.total_gpus > 0, whole, 0.0)
 
-    def pools(self, raw: RawTable, rows: Ints, placed: Placed) -> Pools | None:
+    def pools(self, raw: RawTable, rows: Ints, gpus: Floats) -> Pools | None:
         """Which jobs share nodes, by the partitions of all nodes, whatever their state. `rows`: as below.
 
-        A job in several partitions counts to the first that has nodes; with none it belongs to no pool.
+        `gpus`: what those of each node count for. A job in several partitions counts to the first that has
+        nodes; with none it belongs to no pool.
         """
         if self._nodes is None:
             return None
@@ -56,7 +58,7 @@ class NodeLook:
         for text in {raw.partition[r] for r in rows.tolist()}:
             known[text] = next((number[p] for p in text.split(",") if p in number), len(names))
         partition = np.array([known[raw.partition[r]] for r in rows.tolist()], dtype=np.int64)
-        return in_pools(member, partition, placed.occupancy.total_gpus)
+        return in_pools(member, partition, gpus)
 
     def look(self, raw: RawTable, rows: Ints, jobs: JobTable, vain: Bools) -> Placed:
         """The nodes for the `jobs` of a snapshot, `rows`: where these are in the raw table.

@@ -13,6 +13,7 @@ from typing import Any, Final
 import pandas as pd
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.gpu_weights import kinds
 from tias_slurm.slurm.hostlist import MAX_HOSTS, expand
 from tias_slurm.slurm.node_history import with_history
 from tias_slurm.slurm.node_set import MAX_GPUS, NodeSet, left_out_note, make, some
@@ -27,7 +28,10 @@ _OUT: Final = frozenset(
 _FIELD: Final = re.compile(
     r"(?:^|\s)(NodeName|Gres|CPUTot|CPUEfctv|RealMemory|Partitions|State|CfgTRES)=(\S*)", re.ASCII
 )
-_KEYS: Final = {"name": str, "gpus": int, "cpus": int, "memory_mb": int, "partitions": list, "gpu_type": str}
+_KEYS: Final = {
+    "name": str, "gpus": int, "cpus": int, "memory_mb": int, "partitions": list, "gpu_type": str,
+    "shards": int,
+}  # fmt: skip
 _GRES_COUNT: Final = re.compile(r"(\d{1,9})([KkMmGg]?)", re.ASCII)
 _FACTOR: Final = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
@@ -77,7 +81,7 @@ def nodes_of(text: str, path: str, jobs: pd.DataFrame | None = None) -> NodeSet:
         raise _bad(path, "no node has a GPU; Gres= must name gpu (GresTypes=gpu in slurm.conf)")
     mixed = [name for name in found.names if len(nodes[name]["types"]) > 1]
     if mixed:
-        note = f"{some(mixed)} with GPUs of several types, taken as untyped"
+        note = f"{some(mixed)} with GPUs of several types: the replay does not tell them apart"
         found = replace(found, notes=(*found.notes, note))
     return found
 
@@ -89,18 +93,20 @@ def _set(rows: list[dict[str, Any]], source: str, notes: list[str]) -> NodeSet:
         cpus=[row["cpus"] for row in rows],
         mem_mb=[row["mem"] for row in rows],
         partitions=[frozenset(row["partitions"]) for row in rows],
-        gpu_types=[next(iter(row["types"])) if len(row["types"]) == 1 else "" for row in rows],
+        gpu_types=[kinds(row["types"]) for row in rows],
+        shards=[row["shards"] for row in rows],
         source=source,
         notes=notes,
     )
 
 
-def gpus_of_gres(gres: str) -> dict[str, int]:
-    """GPUs by type ('' untyped) of a Gres string: `gpu:a100:8(S:0-1),shard:16` -> {"a100": 8}."""
+def gpus_of_gres(gres: str, of: str = "gpu") -> dict[str, int]:
+    """GPUs by type ('' untyped) of a Gres string: `gpu:a100:8(S:0-1),shard:16` -> {"a100": 8}; `of`: of
+    another GRES, as `shard`."""
     found: dict[str, int] = {}
     for item in re.sub(r"\([^)]*\)", "", gres).split(","):
         parts = [p for p in item.strip().split(":") if p != "no_consume"]
-        if parts[0] not in {"gpu", "gres/gpu"}:
+        if parts[0] not in {of, f"gres/{of}"}:
             continue
         count = _GRES_COUNT.fullmatch(parts[-1]) if len(parts) > 1 else None
         number = int(count[1]) * _FACTOR[count[2].lower()] if count else 1
@@ -150,7 +156,8 @@ def _from_text(text: str, path: str) -> Iterator[dict[str, Any]]:
         yield {
             "name": name,
             "gpus": _limited(sum(gpus.values()), path, name),
-            "types": set(gpus),
+            "types": gpus,
+            "shards": sum(gpus_of_gres(values.get("Gres", ""), "shard").values()),
             "cpus": _int(values.get("CPUTot") or values.get("CPUEfctv")),
             "mem": _int(values.get("RealMemory")),
             "partitions": [p for p in values.get("Partitions", "").split(",") if p],
@@ -177,7 +184,8 @@ def _from_json(text: str, path: str) -> Iterator[dict[str, Any]]:
         yield {
             "name": name,
             "gpus": _limited(sum(gpus.values()), path, name),
-            "types": set(gpus),
+            "types": gpus,
+            "shards": sum(gpus_of_gres(_str(node.get("gres")), "shard").values()),
             "cpus": _int(node.get("cpus")),
             "mem": _int(node.get("real_memory")),
             "partitions": [p for p in partitions if isinstance(p, str) and p],
@@ -218,7 +226,8 @@ def _from_toml(text: str, path: str) -> Iterator[dict[str, Any]]:
             yield {
                 "name": name,
                 "gpus": table["gpus"],
-                "types": {table.get("gpu_type", "")} if table["gpus"] else set(),
+                "types": {table.get("gpu_type", ""): table["gpus"]} if table["gpus"] else {},
+                "shards": table.get("shards", 0),
                 "cpus": table.get("cpus", 0),
                 "mem": table.get("memory_mb", 0),
                 "partitions": table.get("partitions", []),
@@ -228,7 +237,7 @@ def _from_toml(text: str, path: str) -> Iterator[dict[str, Any]]:
 def _check(key: str, value: Any, path: str, where: str) -> None:
     kind = _KEYS[key]
     if kind is int:
-        most = MAX_GPUS if key == "gpus" else 10**12
+        most = MAX_GPUS if key in ("gpus", "shards") else 10**12
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
             raise _bad(path, f"{where}: {key} must be a whole number from 0 to {most}")
     elif not isinstance(value, kind) or (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Self
@@ -9,6 +10,7 @@ from typing import Final, Self
 import numpy as np
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.gpu_weights import by_type, kinds
 from tias_slurm.jobs import Bools, Floats, Ints
 
 # A node whose CPUs or memory are not known limits nobody by them.
@@ -26,7 +28,8 @@ class NodeSet:
     cpus: Ints  # (n,) UNKNOWN_CPUS where unknown
     mem_mb: Floats  # (n,) UNKNOWN_MEM_MB where unknown
     partitions: tuple[frozenset[str], ...]  # (n,) empty: in every partition
-    gpu_types: tuple[str, ...]  # (n,) '' untyped, unknown or of several types
+    gpu_types: tuple[str, ...]  # (n,) see gpu_weights.kinds; '' untyped or unknown
+    shards: Ints  # (n,) pieces that its GPUs may be had in; 0: none, or not known
     source: str  # one phrase for people: how this is known
     inferred: bool = False
     notes: tuple[str, ...] = ()  # what was assumed or left out, for people
@@ -51,6 +54,7 @@ class NodeSet:
             mem_mb=self.mem_mb[rows],
             partitions=tuple(self.partitions[i] for i in which),
             gpu_types=tuple(self.gpu_types[i] for i in which),
+            shards=self.shards[rows],
         )
 
     def join(self, more: NodeSet) -> Self:
@@ -63,6 +67,7 @@ class NodeSet:
             mem_mb=np.concatenate([self.mem_mb, more.mem_mb]),
             partitions=self.partitions + more.partitions,
             gpu_types=self.gpu_types + more.gpu_types,
+            shards=np.concatenate([self.shards, more.shards]),
         )
 
 
@@ -85,6 +90,7 @@ def make(
     mem_mb: Sequence[float] | None = None,
     partitions: Sequence[frozenset[str]] | None = None,
     gpu_types: Sequence[str] | None = None,
+    shards: Sequence[int] | None = None,
     source: str,
     inferred: bool = False,
     notes: Sequence[str] = (),
@@ -100,16 +106,26 @@ def make(
         mem_mb=np.where(mem > 0, mem, UNKNOWN_MEM_MB),
         partitions=tuple(partitions) if partitions is not None else (frozenset(),) * n,
         gpu_types=tuple(gpu_types) if gpu_types is not None else ("",) * n,
+        shards=np.asarray(shards if shards is not None else [0] * n, dtype=np.int64),
         source=source,
         inferred=inferred,
         notes=tuple(notes),
     )
 
 
-def pool(gpus: int) -> NodeSet:
-    """All GPUs as one pool: one node of `gpus` GPUs."""
+def pool(gpus: int, of: NodeSet | None = None) -> NodeSet:
+    """All GPUs as one pool: one node of `gpus` GPUs. `of`: the nodes that they are of."""
     _positive(gpus, "--gpus")
-    return make(["pool"], [gpus], source=f"one pool of {gpu_count(gpus)}")
+    shards = 0 if of is None else int(of.shards.sum())
+    types = "" if of is None else kinds(_by_type(of), gpus)
+    return make(["pool"], [gpus], gpu_types=[types], shards=[shards], source=f"one pool of {gpu_count(gpus)}")
+
+
+def _by_type(nodes: NodeSet) -> dict[str, float]:
+    found: Counter[str] = Counter()
+    for gpus, kind in zip(nodes.gpus.tolist(), nodes.gpu_types, strict=True):
+        found.update(by_type(gpus, kind))
+    return dict(found)
 
 
 def uniform(gpus: int, per_node: int) -> NodeSet:

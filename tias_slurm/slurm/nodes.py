@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from tias_slurm.errors import InputError
+from tias_slurm.gpu_weights import shards_of_gpu
 from tias_slurm.jobs import Bools, Floats, Ints
+from tias_slurm.replay.workload import shards_alone
 from tias_slurm.slurm.node_files import read_nodes
 from tias_slurm.slurm.node_history import by_name, peak, with_history
 from tias_slurm.slurm.node_set import UNKNOWN_CPUS, UNKNOWN_MEM_MB, NodeSet, gpu_count, make, pool, uniform
@@ -30,18 +34,21 @@ _UNLIMITED = "CPUs and memory of the nodes are not known from the history and li
 _GIVE = "give --nodes FILE for the real cluster"
 
 
-def infer(jobs: pd.DataFrame) -> NodeSet:
+def infer(jobs: pd.DataFrame, weights: Mapping[str, float] | None = None) -> NodeSet:
     """Nodes that could have run the history: what it shows at least, never what stood idle.
 
     `jobs`: the table of a Workload. With a column `node_list` (host names of each job) for nearly all
     GPU jobs, one node for each name (see node_history.by_name). Else uniform nodes: GPUs per node from the
     largest GPUs / nodes of a job, rounded up to a usual size, as many nodes as the peak of concurrently
-    used GPUs needs. Raises InputError if no GPU job has a recorded start.
+    used GPUs needs. `weights`: of `[gpus]`; where they name shards, jobs with shards alone held that share of
+    a GPU. Raises InputError if no GPU job has a recorded start.
     """
     start = jobs["start"].to_numpy(np.float64)
     end = jobs["end"].to_numpy(np.float64)
     end = np.where(np.isnan(end), start + jobs["work"].to_numpy(np.float64), end)
-    gpus = jobs["gpus"].to_numpy(np.int64)
+    weights = weights or {}
+    gpus = jobs["gpus"].to_numpy(np.float64)
+    gpus = gpus + shards_alone(jobs, weights) / max(1, shards_of_gpu(weights))
     nodes = jobs["nodes"].to_numpy(np.int64)
     ran = (gpus > 0) & np.isfinite(start) & np.isfinite(end) & (end >= start)
     if not ran.any():
@@ -49,22 +56,22 @@ def infer(jobs: pd.DataFrame) -> NodeSet:
             "no job with GPUs has a recorded start" if (gpus > 0).any() else "no job of the history has GPUs"
         )
         raise InputError(f"the cluster cannot be inferred: {why}; give --nodes FILE or --gpus N")
-    named, why = by_name(jobs, ran, start, end, how_else=_GIVE)
+    named, why = by_name(jobs.assign(gpus=gpus), ran, start, end, how_else=_GIVE)
     return named or _uniform(gpus, nodes, ran, start, end, why)
 
 
-def _uniform(gpus: Ints, nodes: Ints, ran: Bools, start: Floats, end: Floats, unnamed: str) -> NodeSet:
+def _uniform(gpus: Floats, nodes: Ints, ran: Bools, start: Floats, end: Floats, unnamed: str) -> NodeSet:
     told = ran & (nodes > 0)
     if told.any():
         ratio = int(np.ceil(gpus[told] / nodes[told]).max())
         how = "the most GPUs per node that a job had"
     else:
-        ratio = int(min(gpus[ran].max(), 8))
+        ratio = int(np.ceil(min(gpus[ran].max(), 8)))
         how = "a guess, no job names its nodes"
     size = _usual(ratio)
     together = np.zeros(int(ran.sum()), np.int64)
-    most = int(peak(together, start[ran], end[ran], [gpus[ran].astype(np.float64)])[0][0])
-    widest = int(max(nodes[ran].max(), -(-int(gpus[ran].max()) // size)))
+    most = math.ceil(peak(together, start[ran], end[ran], [gpus[ran]])[0][0] - 1e-6)
+    widest = int(max(nodes[ran].max(), -(-math.ceil(gpus[ran].max()) // size)))
     count = max(-(-most // size), widest)
     if count > 100_000:
         raise InputError(f"the history would need {count} nodes, which cannot be; {_GIVE}")

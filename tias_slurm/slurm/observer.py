@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from tias_slurm.assemble import consents
 from tias_slurm.config import Config
-from tias_slurm.gpu_weights import SHARD, sharded, weigh
+from tias_slurm.gpu_weights import of_jobs
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTable, Snapshot
 from tias_slurm.settings import Scope
 from tias_slurm.slurm.live import HELD_BY_ADMIN, NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
@@ -59,6 +58,8 @@ class Observed:
     barred: Counter[str] = field(default_factory=Counter)  # why waiting jobs may not be written
     barred_by: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of each job; -1: may be
     unsure: Counter[str] = field(default_factory=Counter)  # why jobs have nobody requeued for them
+    # (n,) in scope and not ignored, and no further component of a het job: whose owner may be told something
+    ours: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
     def why(self, row: int) -> str:
         """Why the waiting job of that row of the snapshot may not be written; "": it may."""
@@ -88,7 +89,8 @@ def observe(
     state = np.array(raw.state)
     pending = state == "PENDING"
     running = (state == "RUNNING") | (state == "SUSPENDED")
-    gpu_jobs = (raw.gpus > 0) | sharded(raw.gpus, raw.shards, config.gpus.weights)
+    weight = of_jobs(raw.gpus, raw.gpu_type, raw.shards, config.gpus.weights)
+    gpu_jobs = weight > 0.0
     ours = gpu_jobs.copy()
     if config.requeue.mode == "slurm":
         ours |= running  # Slurm may preempt any of them
@@ -152,7 +154,7 @@ def observe(
         writable=writable,
         nice=nice,
         array_id=raw.array_id[rows],
-        weight=_weights(raw, rows, config.gpus.weights),
+        weight=weight[rows],
         time_limit=np.nan_to_num(raw.time_limit_s[rows], nan=np.inf),
         since=np.maximum(since, raw.submit[rows]),
         user=user,
@@ -173,15 +175,8 @@ def observe(
         rows,
         barred,
         barred_by,
+        ours=free & inside & (raw.het_offset[rows] == 0),
     )
-
-
-def _weights(raw: RawTable, rows: Ints, weights: Mapping[str, float]) -> Floats:
-    whole = weigh(raw.gpus[rows], [raw.gpu_type[r] for r in rows.tolist()], weights)
-    if raw.shards is None or SHARD not in weights:
-        return whole
-    pieces = sharded(raw.gpus, raw.shards, weights)[rows]
-    return np.where(pieces, raw.shards[rows] * weights[SHARD], whole)
 
 
 def _can_be_requeued(raw: RawTable, rows: Ints, state: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Bools:

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tias_slurm.gpu_weights import kinds
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.slurm.command_parse import pieces_of, types_of
+from tias_slurm.slurm.command_parse import pieces_of
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN
 from tias_slurm.slurm.pyslurm_pipe import Column
 
@@ -188,17 +189,17 @@ def _amounts(tres: Any) -> tuple[tuple[int, str], float]:
 
 
 def gpu_count(tres: Any) -> tuple[int, str]:
-    """GPUs and their type. `gpu` counts all, `gpu:a100` those of a type: never added together."""
-    untyped = typed = 0
-    kinds = []
+    """GPUs and their types. `gpu` counts all, `gpu:a100` those of a type: never added together."""
+    untyped = 0
+    typed = {}
     for gres in tres.gres.values():
         name = gres.name
         if name == "gpu":
             untyped = gres.count
         elif name.startswith("gpu:"):
-            typed += gres.count
-            kinds.append(name[4:])
-    return max(untyped, typed), kinds[0] if len(kinds) == 1 else ""
+            typed[name[4:]] = gres.count
+    total = max(untyped, sum(typed.values()))
+    return total, kinds(typed, total)
 
 
 def shard_count(tres: Any) -> int:
@@ -347,7 +348,7 @@ def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
                     float(node.real_memory or 0) - float(node.memory_reserved_for_system or 0),
                     float(node.allocated_memory or 0),
                     ",".join(node.partitions or []),
-                    types_of(n[4:] for n in node.configured_gres or () if n.startswith("gpu:")),
+                    _gres_kinds(node.configured_gres),
                     pieces_of(n.split(":")[0] for n in node.configured_gres or ()),
                     ",".join(node.active_features or []),
                     node.threads_per_core or 1,
@@ -367,6 +368,12 @@ def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
     texts = ("name", "state", "partitions", "gpu_types", "other_gres", "features")
     made |= {name: list(columns[name]) for name in texts}
     return made
+
+
+def _gres_kinds(gres: Any) -> str:
+    """Types of the same GPUs."""
+    typed = {name[4:]: int(count) for name, count in (gres or {}).items() if name.startswith("gpu:")}
+    return kinds(typed, _gres_gpus(gres))
 
 
 def _gres_gpus(gres: Any) -> int:

@@ -75,6 +75,7 @@ class Records(Table):
     native_deadline: Floats
     mem_mb: Floats
     gpus: Ints
+    shards: Ints  # pieces of GPUs
     cpus: Ints
     nodes: Ints
     restarts: Ints
@@ -115,6 +116,7 @@ class Raw(Table):
     native_deadline: Floats
     mem_mb: Floats
     gpus: Ints
+    shards: Ints  # pieces of GPUs
     cpus: Ints
     nodes: Ints
     restarts: Ints
@@ -159,6 +161,9 @@ class Reader:
     counts: Memo[float] = field(default_factory=lambda: Memo(values.parse_count))
     tres: Memo[Tres] = field(default_factory=lambda: Memo(values.parse_tres))
     gres: Memo[tuple[float, str, bool]] = field(default_factory=lambda: Memo(values.parse_gres))
+    gres_shards: Memo[tuple[float, str, bool]] = field(
+        default_factory=lambda: Memo(lambda t: values.parse_gres(t, "shard"))
+    )
     memory: Memo[tuple[float, str]] = field(default_factory=lambda: Memo(values.parse_memory))
 
     def intern(self, text: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from tias_slurm.errors import InputError
+from tias_slurm.gpu_weights import times
 from tias_slurm.slurm import values
 from tias_slurm.slurm.files import Progress, blocks, label
 from tias_slurm.slurm.records import Raw, Reader, texts
@@ -200,7 +201,9 @@ def _tres(items: Any) -> values.Tres:
     if isinstance(items, str):
         return values.parse_tres(items)
     untyped = cpus = mem = nodes = math.nan
+    shards = math.nan
     typed: dict[str, float] = {}
+    pieces: dict[str, float] = {}
     for item in items if isinstance(items, list) else ():
         kind, name, count = item.get("type"), _text(item.get("name")), number(item.get("count"))
         if count < 0:  # not known
@@ -209,6 +212,10 @@ def _tres(items: Any) -> values.Tres:
             untyped = count
         elif kind == "gres" and name.startswith("gpu:"):
             typed[name[4:]] = count
+        elif kind == "gres" and name == "shard":
+            shards = count
+        elif kind == "gres" and name.startswith("shard:"):
+            pieces[name[6:]] = count
         elif kind == "cpu":
             cpus = count
         elif kind == "mem":
@@ -216,7 +223,7 @@ def _tres(items: Any) -> values.Tres:
         elif kind == "node":
             nodes = count
     gpus, gpu_type = values.gpus_of(untyped, typed)
-    return values.Tres(gpus, gpu_type, cpus, mem, nodes)
+    return values.Tres(gpus, gpu_type, cpus, mem, nodes, values.gpus_of(shards, pieces)[0])
 
 
 def _first(*amounts: float) -> float:
@@ -242,7 +249,8 @@ def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
         raise ValueError("not a job id")
     alloc, asked, gres = row.pop("alloc"), row.pop("asked"), row.pop("gres")
     gpus = _first(alloc.gpus, asked.gpus, gres[0])
-    reader.said_gpu = reader.said_gpu or gpus > 0
+    shards = _first(alloc.shards, asked.shards, row.pop("gres_shards"))
+    reader.said_gpu = reader.said_gpu or gpus > 0 or shards > 0
     kind = next(
         (
             k
@@ -261,6 +269,7 @@ def _row(reader: Reader, job: dict[str, Any], clock: float) -> dict[str, Any]:
         "cluster": reader.intern(cluster),
         "gpus": gpus,
         "gpu_type": reader.intern(kind),
+        "shards": shards,
         "cpus": _first(alloc.cpus, asked.cpus, row["cpus"]),
         "nodes": _first(alloc.nodes, asked.nodes, row["nodes"]),
         "mem_mb": _first(alloc.mem_mb, asked.mem_mb),
@@ -301,6 +310,7 @@ def _from_database(job: dict[str, Any]) -> dict[str, Any]:
         "alloc": _tres(tres.get("allocated")),
         "asked": _tres(tres.get("requested")),
         "gres": (math.nan, ""),
+        "gres_shards": math.nan,
         "allocated": bool(tres.get("allocated")),
         "cpus": number(required.get("CPUs")),
         "nodes": number(job.get("allocation_nodes")),
@@ -340,27 +350,30 @@ def _from_controller(job: dict[str, Any], clock: float) -> dict[str, Any]:
         "alloc": _tres(job.get("tres_alloc_str")),
         "asked": _tres(job.get("tres_req_str")),
         "gres": _controller_gres(job, nodes),
+        "gres_shards": _controller_gres(job, nodes, "shard")[0],
         "allocated": bool(job.get("tres_alloc_str")),
         "cpus": number(job.get("cpus")),
         "nodes": nodes,
     }  # fmt: skip
 
 
-def _controller_gres(job: dict[str, Any], nodes: float) -> tuple[float, str]:
-    """GPUs where no TRES counts them: what the nodes gave (one text a node), else what was asked for."""
-    given = [values.parse_gres(t) for t in job.get("gres_detail") or () if isinstance(t, str)]
+def _controller_gres(job: dict[str, Any], nodes: float, of: str = "gpu") -> tuple[float, str]:
+    """GPUs (or shards) where no TRES counts them: what the nodes gave (one text a node), else what was asked
+    for."""
+    given = [t for t in job.get("gres_detail") or () if isinstance(t, str)]
     if given:
-        kinds = sorted({k for _, k, _ in given} - {""})
-        return sum(g for g, _, _ in given if g > 0), "+".join(kinds)
-    for key, times in (
+        count, kind, _ = values.parse_gres(",".join(given), of)
+        return (0.0 if math.isnan(count) else count), kind
+    for key, each in (
         ("tres_per_job", 1.0),
         ("tres_per_node", nodes),
         ("tres_per_task", number(job.get("tasks"))),
     ):
         text = _text(job.get(key))
-        if "gpu" in text:
-            count, kind, _ = values.parse_gres(text)
-            return count * max(1.0, _first(times, 1.0)), kind
+        if of in text:
+            count, kind, _ = values.parse_gres(text, of)
+            often = max(1.0, _first(each, 1.0))
+            return count * often, times(kind, int(often) if often < values.MOST else 1)
     return math.nan, ""
 
 

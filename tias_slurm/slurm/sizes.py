@@ -7,23 +7,24 @@ from typing import Any
 
 import numpy as np
 
+from tias_slurm.gpu_weights import times
 from tias_slurm.jobs import Bools, Floats
 from tias_slurm.slurm.cells import Cells
 from tias_slurm.slurm.fields import spelled
 from tias_slurm.slurm.records import Bad, Reader, same_text, texts
-from tias_slurm.slurm.values import Tres, as_ints
+from tias_slurm.slurm.values import Memo, Tres, as_ints
 
 _NOTHING = Tres()
 
 
 def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
-    """The columns gpus, gpu_type, cpus, nodes, mem_mb and allocated of Records, shape (n,).
+    """The columns gpus, gpu_type, shards, cpus, nodes, mem_mb and allocated of Records, shape (n,).
 
     Each is taken from AllocTRES, where that does not say from ReqTRES, then from the columns of one amount
     (GPUs from AllocGRES and ReqGRES). What no column tells is 0.
     """
     n, column = len(cells), cells.spans
-    gpus, cpus, mem, nodes = (np.full(n, math.nan) for _ in range(4))
+    gpus, shards, cpus, mem, nodes = (np.full(n, math.nan) for _ in range(5))
     kind = same_text(n)
     for x in ("alloctres", "reqtres"):
         if x not in column:
@@ -39,6 +40,7 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
         gpus[need] = found[need]
         kind[need] = texts([t.gpu_type for t in tres])[row][need]
         for out, amounts in (
+            (shards, [t.shards for t in tres]),
             (cpus, [t.cpus for t in tres]),
             (mem, [t.mem_mb for t in tres]),
             (nodes, [t.nodes for t in tres]),
@@ -54,8 +56,9 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
                 count, unread = cells.numbers(x, reader.counts)
                 bad.where(unread & need, f"{spelled(x)}: not a count", x)
                 out[need] = np.where(np.isnan(count[need]), out[need], count[need])
-    _gpus_of_gres(reader, cells, gpus, kind, nodes, bad)
-    reader.said_gpu = reader.said_gpu or bool(np.nansum(gpus) > 0)
+    _of_gres(reader, cells, reader.gres, gpus, kind, nodes, bad)
+    _of_gres(reader, cells, reader.gres_shards, shards, same_text(n), nodes, bad)
+    reader.said_gpu = reader.said_gpu or bool(np.nansum(gpus) > 0 or np.nansum(shards) > 0)
     if "reqmem" in column and (need := np.isnan(mem) | (mem == 0)).any():
         _memory(reader, cells, need, mem, nodes, cpus, bad)
     allocated = np.ones(n, bool)
@@ -64,6 +67,7 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
     return {
         "gpus": as_ints(gpus),
         "gpu_type": kind,
+        "shards": as_ints(shards),
         "cpus": as_ints(cpus),
         "nodes": as_ints(nodes),
         "mem_mb": np.nan_to_num(mem, nan=0.0),
@@ -71,28 +75,32 @@ def sizes(reader: Reader, cells: Cells, bad: Bad) -> dict[str, Any]:
     }
 
 
-def _gpus_of_gres(
+def _of_gres(
     reader: Reader,
     cells: Cells,
-    gpus: Floats,
+    parse: Memo[tuple[float, str, bool]],
+    amount: Floats,
     kind: Any,
     nodes: Floats,
     bad: Bad,
 ) -> None:
+    """Fill in GPUs or shards, and their types, where no TRES counts them; in place."""
     for x in ("allocgres", "reqgres"):
-        if x not in cells.spans or not (need := np.isnan(gpus)).any():
+        if x not in cells.spans or not (need := np.isnan(amount)).any():
             continue
         said, row = cells.distinct(x)
-        parsed = [reader.gres[t] for t in said]
+        parsed = [parse[t] for t in said]
         unread = np.array([g is None for g in parsed])[row] & need
         bad.where(unread, f"{spelled(x)}: cannot be read", x)
         gres = [g or (math.nan, "", True) for g in parsed]
         count = np.array([g[0] for g in gres])[row]
         per_node = np.array([g[2] for g in gres])[row]
-        count = np.where(per_node, count * np.fmax(1.0, np.nan_to_num(nodes)), count)
+        often = np.where(per_node, np.fmax(1.0, np.nan_to_num(nodes)), 1.0)
+        count = count * often
         take = need & ~np.isnan(count)
-        gpus[take] = count[take]
-        kind[take] = texts([g[1] for g in gres])[row][take]
+        amount[take] = count[take]
+        each = zip(row[take].tolist(), often[take].tolist(), strict=True)
+        kind[take] = texts([times(gres[i][1], int(k)) for i, k in each])
 
 
 def _memory(

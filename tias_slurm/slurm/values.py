@@ -15,6 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tias_slurm.gpu_weights import kinds
 from tias_slurm.jobs import ACTIVE_STATES, ENDED_STATES, Floats, Ints
 
 T = TypeVar("T")
@@ -116,7 +117,7 @@ class Tres:
     """What one TRES string says. NaN: it does not say."""
 
     gpus: Count = NAN
-    gpu_type: str = ""
+    gpu_type: str = ""  # see gpu_weights.kinds
     cpus: Count = NAN
     mem_mb: float = NAN
     nodes: Count = NAN
@@ -124,19 +125,20 @@ class Tres:
 
 
 def gpus_of(untyped: Count, typed: dict[str, float]) -> tuple[Count, str]:
-    """GPUs and their type: the untyped count where there is one, else the sum of the typed ones; never
-    both.
+    """GPUs and their types (gpu_weights.kinds): the untyped count where there is one, else the sum of the
+    typed ones; never both.
     """
     total = untyped if not math.isnan(untyped) else sum(typed.values()) if typed else NAN
     if not math.isnan(total) and (total != int(total) or not 0 <= total <= MOST_GPUS):
         raise ValueError("not a number of GPUs")
-    return total, "+".join(sorted(k for k, v in typed.items() if v > 0))
+    return total, "" if math.isnan(total) else kinds(typed, total)
 
 
 def parse_tres(text: str) -> Tres:
     """A TRES string: `billing=8,cpu=8,gres/gpu:a100=4,gres/gpu=4,mem=64G,node=1`. Raises ValueError."""
-    untyped, cpus, mem, nodes, shards, of_types = NAN, NAN, NAN, NAN, NAN, 0.0
+    untyped, cpus, mem, nodes, shards = NAN, NAN, NAN, NAN, NAN
     typed: dict[str, float] = {}
+    pieces: dict[str, float] = {}
     text = text.strip()
     if text.lower() in ABSENT:
         return Tres()
@@ -151,7 +153,7 @@ def parse_tres(text: str) -> Tres:
         elif name == "gres/shard":
             shards = parse_count(amount)
         elif name.startswith("gres/shard:"):
-            of_types += parse_count(amount)
+            pieces[name[11:]] = parse_count(amount)
         elif name == "cpu":
             cpus = parse_count(amount)
         elif name == "mem":
@@ -159,14 +161,12 @@ def parse_tres(text: str) -> Tres:
         elif name == "node":
             nodes = parse_count(amount)
     gpus, kind = gpus_of(untyped, typed)
-    if math.isnan(shards) and of_types > 0:
-        shards = of_types
-    return Tres(gpus, kind, cpus, mem, nodes, shards)
+    return Tres(gpus, kind, cpus, mem, nodes, gpus_of(shards, pieces)[0])
 
 
-def parse_gres(text: str) -> tuple[Count, str, bool]:
-    """GPUs of a GRES list (`gpu:2`, `gpu:a100:2(S:0-1)`, `PER_JOB:gpu:8`, `gres/gpu:4`): count, type,
-    whether per node.
+def parse_gres(text: str, of: str = "gpu") -> tuple[Count, str, bool]:
+    """GPUs of a GRES list (`gpu:2`, `gpu:a100:2(S:0-1)`, `PER_JOB:gpu:8`, `gres/gpu:4`): count, types,
+    whether per node. `of`: of another GRES, as `shard`.
 
     0 for a list without a GPU; NaN for an empty text. Raises ValueError.
     """
@@ -182,7 +182,7 @@ def parse_gres(text: str) -> tuple[Count, str, bool]:
             per_node = m[1] == "NODE"
             item = item[m.end() :]
         name, *rest = item.removeprefix("gres/").removeprefix("gres:").replace("=", ":").split(":")
-        if name != "gpu":
+        if name != of:
             continue
         amount = parse_count(rest.pop()) if rest and rest[-1][:1].isdigit() and len(rest[-1]) < 12 else 1.0
         if rest:
