@@ -25,6 +25,7 @@ import numpy as np
 from tables import sections
 
 from tias_slurm.config import Config
+from tias_slurm.replay import metrics
 from tias_slurm.replay.assumptions import assume_deadlines
 from tias_slurm.replay.claims import find_deadlines
 from tias_slurm.replay.dry_run import Options, Run
@@ -125,11 +126,9 @@ def run(data: Path | None, case: Case) -> dict[str, Any]:
     wanted = parse(name, is_trace=work.is_trace, preemption=preemption)
     result = Run(work, uniform(8 * count, 8), config, options, []).policy(wanted[0], None, None)
     jobs, end = work.jobs, result.outcome.end
-    submit, due = jobs["first_submit"].to_numpy(float), jobs["deadline"].to_numpy(float)
-    size = jobs["work"].to_numpy(float)
-    service = size * jobs["gpus"].to_numpy(float)
-    # nobody could have met the deadline of a job that runs longer than its window
-    possible = np.isfinite(due) & np.isfinite(end) & (size <= due - submit)
+    due = jobs["deadline"].to_numpy(float)
+    service = jobs["work"].to_numpy(float) * jobs["gpus"].to_numpy(float)
+    possible = np.isfinite(due) & np.isfinite(end) & metrics.possible(jobs)
     missed = possible & (end > due)
     m = result.metrics
     n = m["deadline_jobs"] + m["non_deadline_jobs"]

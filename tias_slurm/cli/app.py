@@ -14,6 +14,7 @@ from tias_slurm.cli.hands import ignore, pause, resume, unignore
 from tias_slurm.cli.history import history
 from tias_slurm.cli.live import once, plan, restore
 from tias_slurm.cli.live import run as run_daemon
+from tias_slurm.cli.report import report
 from tias_slurm.cli.status import status
 
 app = typer.Typer(
@@ -48,6 +49,7 @@ app.command("plan")(plan)
 app.command("status")(status)
 app.command("explain")(explain)
 app.command("history")(history)
+app.command("report")(report)
 app.command("pause")(pause)
 app.command("resume")(resume)
 app.command("ignore")(ignore)

@@ -142,7 +142,7 @@ def dry_run(
         raise InputError("no EXPORT given; see tias-slurm dry-run --how-to-export for one")
     _one_of("--placement", placement, ("nodes", "count"))
     _one_of("--preemption", preemption, ("on", "off"))
-    out_dir = _out_dir(out)
+    out_dir = out_dir_of(out)
     config = load_config(
         config_file,
         {
@@ -153,14 +153,14 @@ def dry_run(
             "replay.requeue_delay_s": requeue_delay,
         },
     )
-    _need_extra()
+    need_extras()
     from tias_slurm.replay import document, report, table
     from tias_slurm.replay import policies as names
     from tias_slurm.replay.dry_run import Options
     from tias_slurm.replay.dry_run import dry_run as run_all
 
     names.parse(policies, is_trace=False, preemption=None)  # a wrong name is told before a long reading
-    with _bar() as show:
+    with bar() as show:
         work = _read(exports, config, delimiter, format_, columns, time_unit, cluster, gpus is None, show)
         if not (weigh_jobs(work.jobs, config.gpus.weights) > 0).any():
             raise InputError(
@@ -197,7 +197,7 @@ def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:
         raise InputError(f"{option} {value!r}: write {' or '.join(known)}")
 
 
-def _out_dir(path: str | None) -> Path | None:
+def out_dir_of(path: str | None) -> Path | None:
     """The output directory. InputError if it cannot become one: to be told before a long run, not after."""
     if path is None:
         return None
@@ -215,7 +215,7 @@ def _out_dir(path: str | None) -> Path | None:
     return out
 
 
-def _need_extra() -> None:
+def need_extras() -> None:
     from importlib.util import find_spec
 
     from tias_slurm.replay.output import need_extra
@@ -343,7 +343,7 @@ class Reading:
 
 
 @contextmanager
-def _bar() -> Iterator[Show]:
+def bar() -> Iterator[Show]:
     console = Console(stderr=True)
     if not console.is_terminal:
         yield Show(None)
