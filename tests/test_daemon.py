@@ -364,12 +364,12 @@ def test_no_rights_is_said_once_and_tried_again_later(desk, monkeypatch):
 
 def test_what_is_old_is_dropped_once_a_day(desk, monkeypatch):
     daemon = desk.daemon(waiting(1))
-    dropped = []
-    monkeypatch.setattr(daemon.store, "forget", dropped.append)
+    looked, trim = [], daemon.store.trim
+    monkeypatch.setattr(daemon.store, "trim", lambda *w, age: looked.append((*w, age)) or trim(*w, age=age))
     daemon.cycle()
     daemon.cycle()
-    assert len(dropped) == 1
-    assert abs(time.time() - 90 * 86400 - dropped[0]) < 60
+    assert [age for *_, age in looked] == [True, False]
+    assert abs(time.time() - 90 * 86400 - looked[0][0].before) < 60
 
 
 def test_a_daemon_that_comes_back_writes_nothing_twice(desk):

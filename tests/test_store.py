@@ -17,8 +17,10 @@ from worlds import job_table, plan, snapshot
 from tias_slurm import ledger_table
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import BEFORE, COLUMNS, FOUND, SET, Ledger
+from tias_slurm.ledger_schema import SCHEMA
+from tias_slurm.ledger_trim import Bounds
 from tias_slurm.policy.learning import Learner
-from tias_slurm.store import SCHEMA, Entry, LedgerError, SqliteStore
+from tias_slurm.store import Entry, LedgerError, SqliteStore
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -115,11 +117,11 @@ def test_forget(path):
     store.save(np.array([1, 2]), rows(2), NOBODY, None)
     store.save(NOBODY, rows(0), np.array([1]), None)
     store.record([Entry(100.0, 1, "nice", 0.0, -5.0, "old"), Entry(2e9, 2, "nice", 0.0, -5.0, "new")])
-    store.forget(1e9)
+    store.trim(Bounds(1e9, 1e12, 1e9), 10.0)
     assert store.recall(np.array([1]))[0].tolist() == [1]  # it left just now
     assert store.history(1) == []
     assert [e.reason for e in store.history(2)] == ["new"]
-    store.forget(4e9)
+    store.trim(Bounds(4e9, 1e12, 4e9), 10.0)
     assert store.recall(np.array([1]))[0].tolist() == []
     assert store.load()[0].tolist() == [2]  # who is here is never forgotten
     store.close()

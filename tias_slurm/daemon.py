@@ -37,12 +37,11 @@ from tias_slurm.slurm.live_requeue import outcome
 from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import LedgerError, SqliteStore
 
+from tias_slurm.upkeep import Upkeep
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
 # the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
 CALLS_IN_ONE, SLACK_S = 4, 60.0
-# how often what is older than keep_days is dropped, s
-TIDY_S = 86_400.0
 # how soon a cycle that could not begin at once is asked for again, s
 WAKE_S = 0.25
 
@@ -69,7 +68,7 @@ class Daemon:
         self._requeued = 0
         self._outcomes: list[tuple[int, str, str]] = []
         self._no_rights_until = 0.0
-        self._tidied = -TIDY_S
+        self._upkeep = Upkeep(log)
         self._busy = threading.Lock()
         self._notifier = Notifier()
         self._pulse = Pulse()
@@ -261,15 +260,6 @@ class Daemon:
         now = time.time() if raw is None else raw.time
         tally.note(self.store, now, seen.result, paused=seen.paused, claims=claims, jobs=jobs)
 
-    def _tidy(self) -> None:
-        """Once a day: drop what is older than keep_days."""
-        if time.monotonic() - self._tidied >= TIDY_S:
-            self._tidied = time.monotonic()
-            before = time.time() - 86_400.0 * self.config.daemon.keep_days
-            self.store.forget(before)
-            if self.cluster.raw is not None:
-                hands.forget_ignored(self.config.daemon.state_dir, self.cluster.raw, before)
-
     def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
         """The audit trail, before anything is sent."""
         raw, observed = self.cluster.raw, self.cluster.observed
@@ -368,7 +358,7 @@ class Daemon:
             message = f"internal error: {type(error).__name__}"
             self._log.exception("cycle failed")
         if message:
-            self._show.failed(message)
+            self._show.failed(self.config, message)
 
     def _stuck(self) -> None:
         self._log.error(

@@ -39,12 +39,11 @@ def replace_file(path: str, text: str, mode: int = 0o640) -> None:
     try:
         owner = os.stat(os.path.dirname(path))
         file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
-        try:
-            os.write(file, text.encode("utf-8", "backslashreplace"))
+        # not os.write: a disk that is nearly full takes a part of it, and says nothing
+        with os.fdopen(file, "wb") as out:
+            out.write(text.encode("utf-8", "backslashreplace"))
             if os.geteuid() == 0:
                 os.fchown(file, owner.st_uid, owner.st_gid)
-        finally:
-            os.close(file)
         os.replace(temp, path)
     except OSError as error:
         with contextlib.suppress(OSError):

@@ -263,6 +263,9 @@ class Daemon(Section):
     )
     lease_path: str = Field(
         "",
+    max_ledger_mb: float = Field(
+        2000.0, ge=1, description="a larger ledger drops sooner what ended longest ago; never what is needed"
+    )
         description="a file that the daemons of all controllers see, so that one acts; empty: only one",
     )
     log_format: Literal["json", "console"] = Field("json", description="form of the log on standard error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import math
@@ -68,7 +69,8 @@ def _lever(config: Config, facts: SiteFacts, store: SqliteStore) -> None:
             'lever "site_factor" needs PriorityType=priority/multifactor and no '
             'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
         )
-    store.put("lever", kind)
+    if known != kind:
+        store.put("lever", kind)  # not where it is: a disk that is full must not keep a daemon from starting
 
 
 def ledger_path(config: Config, mode: str | None = None) -> str:
@@ -99,7 +101,7 @@ def seed(config: Config) -> None:
     if mine == real or not os.path.exists(real):
         return
     if not os.path.exists(mine) or os.path.getmtime(mine) < os.path.getmtime(real):
-        source = SqliteStore(real)
+        source = SqliteStore(real, older="leave")
         try:
             source.copy_to(mine)
         finally:
@@ -166,7 +168,8 @@ def take_lock(path: str) -> IO[str]:
         holder = file.read().strip() or "unknown"
         file.close()
         raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
-    file.truncate(0)
-    file.write(f"{os.getpid()}\n")
-    file.flush()
+    with contextlib.suppress(OSError):  # only for who looks, and the disk may be full
+        file.truncate(0)
+        file.write(f"{os.getpid()}\n")
+        file.flush()
     return file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import sqlite3
@@ -9,32 +10,21 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from tias_slurm import ledger_table, tally
+from tias_slurm import ledger_schema, ledger_table, ledger_trim, tally
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.leadership import Knowledge
 from tias_slurm.policy.learning import Learner
 
-SCHEMA = 3
-# marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
-_MARK = 0x54494153
+_NAMES = ledger_schema.NAMES
 _AT_ONCE = 500  # ids in one query
 _DEPOSED = "another tias-slurm leads by now; nothing more is kept or sent by this one"
-_NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
-_TABLES = f"""
-CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in _NAMES)},
-    gone REAL) STRICT;
-CREATE TABLE IF NOT EXISTS learned (class INTEGER, bin INTEGER, count REAL NOT NULL,
-    PRIMARY KEY (class, bin)) STRICT;
-CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, job_id INTEGER NOT NULL,
-    action TEXT NOT NULL, old REAL, new REAL, reason TEXT NOT NULL, result TEXT, message TEXT) STRICT;
-CREATE INDEX IF NOT EXISTS audit_job ON audit (job_id);
-CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-"""
+# bytes that the write-ahead log keeps when all of it is in the file
+_LOG_BYTES = 8_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +52,15 @@ class SqliteStore:
     later LedgerError from any call.
     """
 
-    def __init__(self, path: str, *, shared: bool | None = None) -> None:
-        """`shared`: whether daemons on several hosts keep it, one after another; None: as it is."""
+    def __init__(
+        self,
+        path: str,
+        *,
+        shared: bool | None = None,
+        older: Literal["take over", "leave", "refuse"] = "take over",
+    ) -> None:
+        """`shared`: whether daemons on several hosts keep it, one after another; None: as it is. `older`:
+        what to do with one of an older version; one that is left serves `knowledge` and `copy_to` alone."""
         self.path = path
         self._term: int | None = None
         name = printable(path, 300)
@@ -73,7 +70,7 @@ class SqliteStore:
             # the scheduler's thread cycles, one at a time; the main thread opens and closes
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
             try:
-                self._begin(name, shared)
+                self._begin(name, shared, older)
             except BaseException:
                 self._db.close()
                 raise
@@ -83,50 +80,41 @@ class SqliteStore:
                 f"{name}: cannot be used as a ledger: {why}; move it away or set another [daemon] state_dir"
             ) from None
 
-    def _begin(self, name: str, shared: bool | None) -> None:
+    def _begin(self, name: str, shared: bool | None, older: str) -> None:
         """Look at the file before anything in it is changed, then make the tables that are missing."""
-        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        mark = int(self._db.execute("PRAGMA application_id").fetchone()[0])
-        tables = int(self._db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0])
-        if tables and mark != _MARK:
-            raise sqlite3.DatabaseError("a database of something else")
-        if version > SCHEMA:
-            raise InputError(f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm")
-        if shared is not None or not tables:
+        version = ledger_schema.version_of(self._db, name)
+        if version is not None and version < ledger_schema.SCHEMA and older != "take over":
+            if older == "refuse":
+                raise InputError(
+                    f"{name}: a ledger of an older tias-slurm (schema {version}), which the daemon takes "
+                    "over when it starts; start it first"
+                )
+            return
+        if version is not None and version < ledger_schema.SCHEMA:
+            ledger_schema.keep_copy(self._db, self.path, version)
+        elif version is None:
+            self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+        if shared is not None or version is None:
             # sqlite.org/wal.html: all who use a write-ahead log must be on one host
             kind = "delete" if shared else "wal"
             got = str(self._db.execute(f"PRAGMA journal_mode={kind}").fetchone()[0])
             if shared and got != kind:
                 raise sqlite3.DatabaseError("it is in use; end whoever looks at it and try again")
         self._db.execute("PRAGMA synchronous=FULL")
-        if version == SCHEMA:
-            return
-        with self._transaction():
-            for statement in _TABLES.split(";"):
-                self._db.execute(statement)
-            self._widen()
-            self._db.execute(f"PRAGMA application_id={_MARK}")
-            self._db.execute(f"PRAGMA user_version={SCHEMA}")
-
-    def _widen(self) -> None:
-        """Add the columns that an older ledger lacks."""
-        here = {row[1] for row in self._db.execute("PRAGMA table_info(job)")}
-        for name in ledger_table.COLUMNS:
-            if name not in here:
-                self._db.execute(f'ALTER TABLE job ADD COLUMN "{name}" REAL')
-                if name not in ledger_table.UNKNOWN:
-                    value = 1.0 if name == "counts" else 0.0
-                    self._db.execute(f'UPDATE job SET "{name}" = ?', (value,))  # noqa: S608
+        self._db.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
+        if version != ledger_schema.SCHEMA:
+            with self._transaction():
+                ledger_schema.make(self._db)
+        if shared is not None and not self._db.execute("PRAGMA auto_vacuum").fetchone()[0]:
+            # once, so that it can be made smaller bit by bit; without the room for it it works all the same
+            with contextlib.suppress(sqlite3.Error):
+                self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
+                self._db.execute("VACUUM")
 
     def copy_to(self, path: str) -> None:
         """Make the ledger at `path` the same as this one. Raises InputError."""
         try:
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
-            other = sqlite3.connect(path, timeout=10.0)
-            try:
-                self._db.backup(other)
-            finally:
-                other.close()
+            ledger_schema.write_copy(self._db, path)
         except (sqlite3.Error, OSError) as error:
             raise InputError(f"{printable(path, 300)}: cannot be written: {error}") from None
 
@@ -160,6 +148,15 @@ class SqliteStore:
     def _rows(self, query: str, values: Sequence[object] = ()) -> list[Any]:
         with self._errors():
             return self._db.execute(query, values).fetchall()
+
+    def ask(self, query: str, values: Sequence[object] = ()) -> list[Any]:
+        """Rows of a table that has a module of its own."""
+        return self._rows(query, values)
+
+    def change(self, statement: str, rows: Sequence[Sequence[object]]) -> None:
+        """Change such a table, by one statement for each of the rows of values."""
+        with self._transaction():
+            self._db.executemany(statement, rows)
 
     # -- ledger.Store
 
@@ -269,15 +266,34 @@ class SqliteStore:
         )[0]
         return int(row[0]), int(row[1])
 
-    def forget(self, before: float) -> None:
-        """Drop jobs that left, and audit records, from before an epoch second."""
-        with self._transaction():
-            self._db.execute("DELETE FROM job WHERE gone < ?", (before,))
-            self._db.execute("DELETE FROM audit WHERE time < ?", (before,))
-            self._db.execute(
-                "DELETE FROM setting WHERE name LIKE ? AND CAST(substr(name, ?) AS INTEGER) < ?",
-                (f"{tally.PREFIX}%", len(tally.PREFIX) + 1, before // tally.HOUR_S),
-            )
+    def trim(self, bounds: ledger_trim.Bounds, seconds: float, *, age: bool = True) -> ledger_trim.Trimmed:
+        """Drop what is beyond the bounds, for so many seconds; see ledger_trim."""
+        if age:
+            ledger_schema.drop_copies(self.path, bounds.before)
+            with self._transaction():
+                self._db.execute(
+                    "DELETE FROM setting WHERE name LIKE ? AND CAST(substr(name, ?) AS INTEGER) < ?",
+                    (f"{tally.PREFIX}%", len(tally.PREFIX) + 1, bounds.before // tally.HOUR_S),
+                )
+        with self._errors():
+            return ledger_trim.trim(self._db, self._transaction, bounds, seconds, age=age)
+
+    @property
+    def bytes(self) -> int:
+        """How large the file is, or will be once its log is taken in."""
+        with self._errors():
+            count, _, size = ledger_trim.pages(self._db)
+        return count * size
+
+    @property
+    def oldest(self) -> float | None:
+        """When the oldest audit record was made, or the first job of those kept left, epoch s; None: neither
+        is there."""
+        rows = self._rows(
+            "SELECT (SELECT time FROM audit ORDER BY id LIMIT 1), "
+            "(SELECT min(gone) FROM job WHERE gone IS NOT NULL)"
+        )
+        return min((float(t) for t in rows[0] if t is not None), default=None)
 
     # -- several daemons, one after another
 
@@ -334,7 +350,7 @@ def known_to(path: str) -> Knowledge | None:
     InputError."""
     if not os.path.exists(path):
         return None
-    store = SqliteStore(path)
+    store = SqliteStore(path, older="leave")  # a daemon of an older version may lead
     try:
         return store.knowledge()
     finally:

@@ -36,7 +36,7 @@ class Frozen:
     """A ledger as it stands: what is remembered from now on is not kept."""
 
     def __init__(self, path: str) -> None:
-        self._store = SqliteStore(path)
+        self._store = SqliteStore(path, older="refuse")
         self.load, self.recall, self.get = self._store.load, self._store.recall, self._store.get
 
     def save(self, *_: object) -> None:

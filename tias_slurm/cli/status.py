@@ -101,7 +101,7 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
     daemon: dict[str, Any] = {
         "running": holder.running,
         "pid": holder.pid,
-        "well": holder.running and not late,
+        "well": holder.running and not late and not left.get("trouble"),
         "late": holder.running and late,
         "stands_by": stands_by,
         "leadership": leadership,
@@ -110,7 +110,7 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
         "ignored": list(hands.ignored(state_dir)),
     }
     kept = ("mode", "started", "time", "last_ok", "interval_s", "backend", "slurm", "preset", "lever",
-            "strict", "no_rights", "cycle")  # fmt: skip
+            "strict", "no_rights", "trouble", "cycle")  # fmt: skip
     daemon |= {name: left.get(name) for name in kept}
     return {
         "time": time.time(),
@@ -131,7 +131,7 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
     if not os.path.exists(path):
         return {"budgets": None, "requeues": None, "learned": None, "ended_7d": None}
     now = time.time()
-    store = SqliteStore(path)
+    store = SqliteStore(path, older="refuse")
     try:
         week = [e for e in store.actions("requeue", now - WEEK_S) if e.result in (None, "ok")]
         lost = {e.job_id: store.memory(e.job_id) or {} for e in week[-20:]}

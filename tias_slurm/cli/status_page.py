@@ -38,6 +38,10 @@ def headline(daemon: dict[str, Any]) -> Text:
         return Text(f"{words}, but no good cycle {last}", style="bold red")
     if daemon["stands_by"]:
         return Text(f"{words}, stands by: {daemon['leadership']['why']}", style="bold yellow")
+    if daemon["trouble"]:
+        return Text(
+            f"{words}, but nothing can be done: {printable(daemon['trouble'], 200)}", style="bold red"
+        )
     if daemon["no_rights"]:
         return Text(f"{words}, but it has no rights to write", style="bold red")
     if daemon["paused"]:
@@ -83,8 +87,8 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
 
 def _counts(queue: dict[str, Any]) -> str:
     return (
-        f"{queue['waiting']} jobs wait ({queue['gpus_waiting']} GPUs), "
-        f"{queue['running']} run ({queue['gpus_running']} GPUs)"
+        f"{queue['waiting']} jobs wait ({_gpus(queue, '_waiting')}), "
+        f"{queue['running']} run ({_gpus(queue, '_running')})"
     )
 
 
@@ -118,11 +122,11 @@ def _queue(queue: dict[str, Any]) -> Rows:
         )
     if front["waiting"] or front["running"]:
         rows.append(
-            ("front", f"{front['waiting']} waiting, {front['running']} running, {front['gpus']} GPUs")
+            ("front", f"{front['waiting']} waiting, {front['running']} running, {_gpus(front)}")
         )
     held = queue.get("held")  # a daemon of an older version does not say
     if held and held["waiting"]:
-        words_ = f"{held['waiting']} waiting, {held['gpus']} GPUs: long jobs have their share of the GPUs"
+        words_ = f"{held['waiting']} waiting, {_gpus(held)}: long jobs have their share of the GPUs"
         rows.append(("held", words_))
     for name, key in (("left alone", "left_alone"), ("claims refused", "refused_claims")):
         if queue.get(key):

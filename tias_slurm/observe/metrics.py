@@ -11,6 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from tias_slurm import __version__
 from tias_slurm.errors import InputError, printable
+from tias_slurm.ledger_trim import Trimmed
 from tias_slurm.observe.steps import STEPS
 from tias_slurm.policy.tias import CLASSES
 
@@ -60,12 +61,16 @@ class Metrics:
         self._paused = gauge("paused", "1: an administrator has paused writing.")
         self._no_rights = gauge("no_rights", "1: Slurm refuses all writes for lack of rights.")
         self._reasons: set[str] = set()
+        self._ledger = gauge("ledger_bytes", "Size of the ledger's file.")
+        self._dropped = counter("ledger_dropped", "What the ledger dropped for its size.", "kind")
         for result in CYCLE_RESULTS:
             self._cycles.labels(result)
         for step in (*STEPS, "all"):
             self._seconds.labels(step)
         self._reload.set(1)
 
+        for kind in ("job", "audit"):
+            self._dropped.labels(kind)
     def build(self, **labels: str) -> None:
         """What runs: slurm, backend, mode, lever, preset."""
         self._build.clear()
@@ -146,6 +151,12 @@ class Metrics:
         Raises InputError.
         """
         temp = f"{path}.{os.getpid()}.tmp"  # the collector takes *.prom alone
+    def ledger(self, trimmed: Trimmed) -> None:
+        """How large the ledger is, and what went for its size since this was called last."""
+        self._ledger.set(trimmed.bytes)
+        self._dropped.labels("job").inc(trimmed.jobs)
+        self._dropped.labels("audit").inc(trimmed.audit)
+
         try:
             file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             with os.fdopen(file, "wb") as out:

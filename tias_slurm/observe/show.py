@@ -11,6 +11,7 @@ from tias_slurm.config import Config
 from tias_slurm.cycle import Cycle
 from tias_slurm.errors import InputError
 from tias_slurm.keeper import Keeper
+from tias_slurm.ledger_trim import Trimmed
 from tias_slurm.live_cycle import LiveCycle
 from tias_slurm.observe.systemd import Notifier, Pulse
 from tias_slurm.slurm.live import SiteFacts
@@ -29,6 +30,7 @@ class Show:
         self._server: Any = None
         self._keeper: Keeper | None = None
         self._interval_s = 0.0
+        self._trouble = ""  # why the last cycle came to nothing, by a fault of ours, the disk or the ledger
         self._said: dict[str, str] = {}  # troubles that somebody was told of, by what they are about
 
     def open(self, config: Config, backend: str, facts: SiteFacts, keeper: Keeper | None) -> None:
@@ -77,6 +79,8 @@ class Show:
         """Why this daemon does not do its work now; "": it does."""
         if self._keeper is not None and not self._keeper.leads:
             return f"stands by: {self._keeper.why}"
+        if self._trouble:
+            return self._trouble
         last = self._left["last_ok"]
         if last is None:
             return "no good cycle yet"
@@ -107,21 +111,29 @@ class Show:
         if problem:
             self._notifier.status(f"reload refused, the old settings hold: {problem}")
 
-    def failed(self, message: str) -> None:
-        """A cycle came to nothing by a fault of ours, the disk or the ledger."""
+    def failed(self, config: Config, message: str) -> None:
+        """A cycle came to nothing by a fault of ours, the disk or the ledger: not ready until one does."""
         if self._metrics is not None:
             self._metrics.cycle("failed", {}, 0.0, time.time())
         self._notifier.status(message)
 
     def cycle(self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float]) -> None:
         """A cycle ended. A disk that is full ends no cycle."""
-        now = round(time.time(), 3)
+        now, self._trouble = round(time.time(), 3), ""
         snapshot = None
         if cycle.result == "ok":
             snapshot, known, ranking = made.controller.standing()
             queue = status.queue_summary(snapshot, known, ranking, made.policy)
             queue |= {
                 "overridden": cycle.overridden,
+        self._trouble = message
+        self._left |= {"time": round(time.time(), 3), "trouble": message}
+        self._leave(config)
+
+    def ledger(self, trimmed: Trimmed) -> None:
+        """What was dropped from the ledger for its size, and how large it is."""
+        if self._metrics is not None:
+            self._metrics.ledger(trimmed)
                 "refused_writes": cycle.refused,
                 "left_alone": cycle.barred,
             }
@@ -142,6 +154,7 @@ class Show:
                 self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
                 self._metrics.budgets(_left_of_budgets(config, made, cycle))
         self._leave(config)
+            "trouble": "",
         if config.daemon.user_export and snapshot is not None:
             ids, table = made.ledger.table
             try:
@@ -161,6 +174,7 @@ class Show:
         if keeper is None:
             return None
         return {
+        self._trouble = ""
             "host": keeper.lease.host,
             "leads": keeper.leads,
             "leader": keeper.leader,
@@ -183,12 +197,13 @@ class Show:
             try:
                 self._metrics.leave(config.metrics.textfile)
             except InputError as error:
-                if self._said.get("metrics") != str(error):
-                    self._tell("metrics", str(error))
-                self._said["metrics"] = str(error)
+                self._tell("metrics", str(error))
 
     def _tell(self, about: str, message: str) -> None:
-        self._log.warning(about, message=message)
+        """Say it, once as long as it stays so."""
+        if self._said.get(about) != message:
+            self._log.warning(about, message=message)
+        self._said[about] = message
 
 
 def _line(config: Config, cycle: Cycle, no_rights: str) -> str:

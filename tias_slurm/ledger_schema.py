@@ -1,0 +1,107 @@
+"""The ledger's tables, and how the ledger of an older version is taken over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+
+from tias_slurm import ledger_table
+from tias_slurm.errors import InputError, printable
+
+SCHEMA = 4
+# marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
+MARK = 0x54494153
+NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
+_KEPT = frozenset({"job", "learned", "audit", "setting"})  # the tables that every version had
+_TABLES = f"""
+CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in NAMES)},
+    gone REAL) STRICT;
+CREATE INDEX IF NOT EXISTS job_gone ON job (gone) WHERE gone IS NOT NULL;
+CREATE TABLE IF NOT EXISTS learned (class INTEGER, bin INTEGER, count REAL NOT NULL,
+    PRIMARY KEY (class, bin)) STRICT;
+CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, job_id INTEGER NOT NULL,
+    action TEXT NOT NULL, old REAL, new REAL, reason TEXT NOT NULL, result TEXT, message TEXT) STRICT;
+CREATE INDEX IF NOT EXISTS audit_job ON audit (job_id);
+CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
+CREATE TABLE IF NOT EXISTS notice (job_id INTEGER NOT NULL, reason TEXT NOT NULL, time REAL NOT NULL, about REAL,
+    taken_up REAL, result TEXT, how TEXT NOT NULL, record INTEGER NOT NULL, message TEXT NOT NULL,
+    text TEXT NOT NULL, PRIMARY KEY (job_id, reason)) STRICT;
+"""
+
+
+def version_of(db: sqlite3.Connection, name: str) -> int | None:
+    """The schema of a ledger; None: nothing is in the file yet. Changes nothing.
+
+    Raises sqlite3.DatabaseError for what is no ledger of ours, InputError for one of a newer version.
+    """
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    mark = int(db.execute("PRAGMA application_id").fetchone()[0])
+    tables = {str(row[0]) for row in db.execute("SELECT name FROM sqlite_schema")}
+    # the very first ledgers had no mark
+    if tables and mark != MARK and not (mark == 0 and version == 1 and tables >= _KEPT):
+        raise sqlite3.DatabaseError("a database of something else")
+    if version > SCHEMA:
+        raise InputError(f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm")
+    return version if tables else None
+
+
+def make(db: sqlite3.Connection) -> None:
+    """Bring the tables to this version's, of none or of any older one; in a transaction of the caller's."""
+    for statement in _TABLES.split(";"):
+        db.execute(statement)
+    here = {row[1] for row in db.execute("PRAGMA table_info(job)")}
+    for name in ledger_table.COLUMNS:
+        if name not in here:
+            # as a default and not as values: it takes no time, and holds for what an older daemon that
+            # still runs goes on to write
+            value = "" if name in ledger_table.UNKNOWN else f" DEFAULT {1.0 if name == 'counts' else 0.0}"
+            db.execute(f'ALTER TABLE job ADD COLUMN "{name}" REAL{value}')
+    db.execute(f"PRAGMA application_id={MARK}")
+    db.execute(f"PRAGMA user_version={SCHEMA}")
+
+
+def copy_path(path: str, version: int) -> str:
+    """Where the ledger of an older version is kept, as it was when it was taken over."""
+    return f"{path}.schema{version}"
+
+
+def keep_copy(db: sqlite3.Connection, path: str, version: int) -> None:
+    """Keep a ledger as it is, for a way back. Raises InputError, and leaves nothing half done."""
+    kept = copy_path(path, version)
+    temp = f"{kept}.tmp"
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temp)  # of one that was killed
+        write_copy(db, temp)
+        owner = os.stat(path)
+        if os.geteuid() == 0:
+            os.chown(temp, owner.st_uid, owner.st_gid)
+        os.replace(temp, kept)
+    except (sqlite3.Error, OSError) as error:
+        with contextlib.suppress(OSError):
+            os.unlink(temp)
+        why = getattr(error, "strerror", None) or str(error)
+        raise InputError(
+            f"{printable(kept, 300)}: the ledger of an older version cannot be kept there: {why}; it is as "
+            f"it was; {os.path.getsize(path) / 1e6:.0f} MB of room are needed"
+        ) from None
+
+
+def write_copy(db: sqlite3.Connection, path: str) -> None:
+    """Make the database at `path` the same as this one. Raises sqlite3.Error, OSError."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640))
+    other = sqlite3.connect(path, timeout=10.0)
+    try:
+        db.backup(other)
+    finally:
+        other.close()
+
+
+def drop_copies(path: str, before: float) -> None:
+    """Remove kept ledgers of older versions that were kept before an epoch second."""
+    for version in range(1, SCHEMA):
+        kept = copy_path(path, version)
+        with contextlib.suppress(OSError):
+            if os.stat(kept).st_mtime < before:
+                os.unlink(kept)
