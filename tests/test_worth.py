@@ -1,7 +1,9 @@
 """`tias-slurm report`: figures that agree with what a week in the virtual cluster is known to have been."""
 
+import importlib.util
 import json
 import os
+import sys
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
@@ -265,14 +267,25 @@ def test_sacct_that_does_not_answer(cli, weeks, tmp_path, monkeypatch):
     assert (done.code, "sacct: not found in PATH" in done.err) == (1, True)
 
 
-def test_without_the_replay_extra(cli, weeks, monkeypatch):
+def test_without_the_replay_extra(cli, weeks, monkeypatch, tmp_path):
+    """The daemon's machine seldom has it: only the page is not to be had there."""
     week = weeks()
-    import importlib.util
-
+    plain = document(cli, week, *whole(week))
+    absent = ("scipy", "scipy.stats", "jinja2", "matplotlib", "pyarrow")
+    for name in absent:
+        monkeypatch.setitem(sys.modules, name, None)
     there = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda m, *a: None if m == "jinja2" else there(m, *a))
-    done = asked(cli, week, *whole(week), code=2)
-    assert "jinja2" in done.err
+    monkeypatch.setattr(importlib.util, "find_spec", lambda m, *a: None if m in absent else there(m, *a))
+    told = document(cli, week, *whole(week))
+    assert told["worth"]["model"]["start_tau"] is None
+    for part in ("without", "model"):
+        assert plain["worth"][part].pop("start_tau") is not None
+        told["worth"][part].pop("start_tau")
+    assert told["worth"].pop("elapsed_s") > 0
+    plain["worth"].pop("elapsed_s")
+    assert told == plain
+    done = asked(cli, week, *whole(week), "--out", tmp_path / "out", code=2)
+    assert (done.out, done.err.count("\n")) == ("", 1)
     assert "tias-slurm[replay]" in done.err
 
 

@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.remembered import Memory
+from tias_slurm.replay.workload import weight_of
 from tias_slurm.store import Entry
 from tias_slurm.tally import HOUR_S, MOST, Tally
 
@@ -26,7 +27,7 @@ class Jobs:
     def __init__(self, jobs: pd.DataFrame, memory: Memory) -> None:
         self.jobs, self.memory = jobs, memory
         self._row = {int(raw): row for row, raw in enumerate(jobs["raw_id"].tolist())}
-        self._gpus = jobs["gpus"].to_numpy(np.int64)
+        self._gpus, self._weight = jobs["gpus"].to_numpy(np.int64), weight_of(jobs)
         self._deadline = jobs["deadline"].to_numpy(np.float64)
 
     def who(self, job_id: int) -> dict[str, Any]:
@@ -47,7 +48,7 @@ class Jobs:
         row = self._row.get(job_id)
         if row is None or not self.memory.known[row]:
             return None
-        return float(self.memory.redone[row] * self._gpus[row])
+        return float(self.memory.redone[row] * self._weight[row])
 
 
 def covered(tally: Tally, since: float, until: float) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tias_slurm.jobs import Bools
 from tias_slurm.replay import metrics
 from tias_slurm.replay.results import DryRun, Outcome
 from tias_slurm.replay.tables import facts, fate
-from tias_slurm.replay.wording import plural
+from tias_slurm.replay.wording import plural, versus, worse
 from tias_slurm.replay.workload import Workload
 
 # the measures that mean something of a part of the jobs
@@ -22,6 +22,7 @@ MEASURES: Final = (
     "gpu_hours_lost", "gpu_hours", "unfinished",
 )  # fmt: skip
 LIFE, WITHOUT = "recorded", "multifactor"
+SAID: Final = {LIFE: "the daemon", WITHOUT: "the replay without it"}
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,9 @@ class Verdicts:
 def ended(jobs: pd.DataFrame, since: float, until: float) -> Bools:
     """Jobs that ran and came to their end in life in (since, until], epoch s. Shape (n,)."""
     end = jobs["end"].to_numpy(np.float64)
-    return np.asarray((jobs["runs"].to_numpy() > 0) & (end > since) & (end <= until), dtype=np.bool_)
+    # who was requeued last waits to run again
+    over = (jobs["runs"].to_numpy() > 0) & (jobs["state"].to_numpy() != "REQUEUED")
+    return np.asarray(over & (end > since) & (end <= until), dtype=np.bool_)
 
 
 def as_they_stood(work: Workload, since: float) -> Workload:
@@ -113,9 +116,18 @@ def compared(run: DryRun, work: Workload, ours: str, since: float, until: float)
     jobs, rows = work.jobs, ended(work.jobs, since, until)
     outcomes = {name: p.outcome for name, p in run.policies.items()}
     life = outcomes[LIFE]
+    measures = {name: measured(jobs, outcome, rows) for name, outcome in outcomes.items()}
+    part = replace(
+        run,
+        policies={
+            said: replace(run.policies[name], metrics={**run.policies[name].metrics, **measures[name]})
+            for name, said in SAID.items()
+        },
+    )
     document: dict[str, Any] = {
-        "policies": {name: measured(jobs, outcome, rows) for name, outcome in outcomes.items()},
+        "policies": measures,
         "ours": ours,
+        "findings": [x for x in (versus(part, *SAID.values()), worse(part, *SAID.values())) if x],
     }
     for name in (WITHOUT, ours):
         v = verdicts(jobs, life, outcomes[name], rows)

@@ -73,7 +73,10 @@ def report(
     anonymise: AnonymiseOption = False,
     out: Annotated[
         str | None,
-        typer.Option(metavar="DIR", help="Also write the replays' report.html and its files there."),
+        typer.Option(
+            metavar="DIR",
+            help="Also write the replays' report.html and its files there; needs tias-slurm[replay].",
+        ),
     ] = None,
 ) -> None:
     """Report what the daemon did, how deadlines came out, and what that was worth beside a replay without it.
@@ -95,7 +98,8 @@ def report(
     if begin >= now:
         raise InputError(f"--since {printable(since)} lies in the future; {_WRITE}")
     out_dir = out_dir_of(out)
-    need_extras()
+    if out_dir is not None:
+        need_extras()
     from tias_slurm.anonymise import Names
 
     with bar() as show:
@@ -133,17 +137,19 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
     from tias_slurm import remembered
     from tias_slurm.doings import Jobs, covered, doings
     from tias_slurm.replay.claims import find_deadlines
+    from tias_slurm.replay.workload import weigh_jobs
     from tias_slurm.store import SqliteStore
 
     since, until = ask.since, ask.until
     path, dry = _ledger(settings, since, until)
     work, problem = _history(settings, ask, show)
     with ExitStack() as stack:
-        store = SqliteStore(path)
+        store = SqliteStore(path, older="refuse")
         stack.callback(store.close)
         entries, tally = _records(store, since, until)
         memory = remembered.recall(store, work.jobs)
     learned = remembered.take_times(work.jobs, memory)
+    work.jobs["weight"] = weigh_jobs(work.jobs, settings.gpus.weights)
     found = find_deadlines(work, settings, settings.zone())
     learned = remembered.take_claims(work.jobs, memory, learned)
     if names is not None:
@@ -189,7 +195,6 @@ def _judge(
     """Add how it came out and what it was worth. Raises InputError, AdapterError."""
     from tias_slurm.replay.dry_run import Options, dry_run
     from tias_slurm.replay.policies import parse
-    from tias_slurm.replay.report import write_report
     from tias_slurm.worth import LIFE, WITHOUT, as_they_stood, compared, lived
 
     since, until = ask.since, ask.until
@@ -220,6 +225,8 @@ def _judge(
     }
     document["notes"] = list(dict.fromkeys(run.notes))
     if ask.out_dir is not None:
+        from tias_slurm.replay.report import write_report
+
         write_report(run, stood, ask.out_dir)
 
 
@@ -236,7 +243,7 @@ def _ledger(settings: Config, since: float, until: float) -> tuple[str, bool]:
             "(tias-slurm dry-run replays an export without one)"
         )
     for path, dry in there:
-        store = SqliteStore(path)
+        store = SqliteStore(path, older="refuse")
         try:
             entries, tally = _records(store, since, until)
         finally:
@@ -321,5 +328,5 @@ def _nodes(settings: Config, ask: Ask, work: Workload) -> NodeSet:
     if ask.nodes is not None:
         return nodes.read_nodes(ask.nodes, work.jobs)
     if ask.export is not None:
-        return nodes.infer(work.jobs)
+        return nodes.infer(work.jobs, settings.gpus.weights)
     return live_nodes(settings.daemon.rpc_timeout_s, work.jobs)

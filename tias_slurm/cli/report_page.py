@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm.cli.words import cell, console, grid, moment
-from tias_slurm.replay.wording import amount, change, count, duration, percent, plural, top, unique
+from tias_slurm.replay.wording import amount, count, duration, percent, plural, top, unique
 from tias_slurm.worth import LIFE, WITHOUT
 
 _MOST_REQUEUES = 20
@@ -207,12 +207,7 @@ def sentences(document: dict[str, Any]) -> list[str]:
             f"misses, and {count(without['met_only_in_replay'])} missed that it meets (--json names the "
             "jobs)."
         )
-    jct = change(life["jct_mean_s"], w["policies"][WITHOUT]["jct_mean_s"], "less", "more")
-    if jct:
-        lines.append(
-            f"The other jobs took {duration(life['jct_mean_s'])} where the replay without the daemon takes "
-            f"{duration(w['policies'][WITHOUT]['jct_mean_s'])} ({jct})."
-        )
+    lines += [text[0].upper() + text[1:] for text in w["findings"]]
     lines.append(_agreement(model, life, w["policies"][w["ours"]]))
     gain = without["met_only_in_life"] - without["met_only_in_replay"]
     error = model["met_only_in_life"] + model["met_only_in_replay"]

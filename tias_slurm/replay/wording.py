@@ -208,7 +208,8 @@ def _times(new: PolicyResult, old: PolicyResult, key: str) -> str:
     return f"{duration(a)} instead of {duration(b)}" + (f" ({diff})" if diff else "")
 
 
-def _versus(run: DryRun, name: str, other: str) -> str:
+def versus(run: DryRun, name: str, other: str) -> str:
+    """How name compares with other in deadlines and completion times, in one sentence."""
     new, old = run.policies[name], run.policies[other]
     n, o = new.metrics, old.metrics
     parts = []
@@ -234,7 +235,7 @@ def _grows(new: PolicyResult, old: PolicyResult, key: str, by: float) -> bool:
     return known(a) and known(b) and a > b * (1 + by) and a > 0
 
 
-def _worse(run: DryRun, name: str, other: str) -> str:
+def worse(run: DryRun, name: str, other: str) -> str:
     """Every measure by which name is worse than other, in one sentence; '' if there is none."""
     new, old = run.policies[name], run.policies[other]
     n, o = new.metrics, old.metrics
@@ -309,7 +310,7 @@ def findings(run: DryRun) -> list[str]:
     if not any(p.metrics["deadline_jobs"] for p in run.policies.values()):
         lines.append("No job that ran has a deadline, so only completion times can be compared.")
     for name in names:
-        lines += [_versus(run, name, other), _worse(run, name, other)]
+        lines += [versus(run, name, other), worse(run, name, other)]
     lines += _consent(run)
     return [x for x in lines if x]
 
