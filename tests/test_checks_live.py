@@ -56,6 +56,7 @@ ENFORCE = {"daemon": {"mode": "enforce"}}
 NO = {"probes": {"rights": "no"}}
 SITE = {"lever": {"kind": "site_factor"}}
 TOP = {"facts": {"scheduler_parameters": "bf_continue,enable_user_top"}}
+WEIGHED = {"gpus": {"weights": {"shard": 0.25, "1g.5gb": 0.14}}}
 LIMITED = {"facts": {"slurmctld_parameters": "rl_enable"}}
 
 
@@ -99,6 +100,9 @@ CASES = [
     ({**TOP, **SITE}, {}),
     ({"facts": {"accounting_store_flags": ""}}, {"job-comment": "warning"}),
     ({"facts": {"accounting_store_flags": "JOB_COMMENT,JOB_ENV"}}, {}),
+    (WEIGHED, {"gpu-weights": "warning"}),
+    ({**WEIGHED, "facts": {"tracked_tres": "cpu,mem,gres/gpu,gres/gpu:1g.5gb,gres/shard"}}, {}),
+    ({**WEIGHED, "facts": {"tracked_tres": "cpu,mem,gres/gpu,gres/gpu:1g.5gb"}}, {"gpu-weights": "warning"}),
     ({"facts": {"preempt_type": "preempt/qos", "preempt_mode": "REQUEUE"}}, {}),
     ({"facts": {"preempt_type": "preempt/qos", "preempt_mode": "REQUEUE,WITHIN"}}, {"preemption": "warning"}),
     ({"facts": {"preempt_type": "preempt/qos", "preempt_mode": "WITHIN,UNKNOWN"}}, {"preemption": "warning"}),

@@ -85,7 +85,8 @@ def test_readers_tell_shards_and_slices(form: str, tmp_path: Path) -> None:
     path = tmp_path / "history"
     if form == "text":
         rows = [
-            f"{i}|u|gpu|COMPLETED|100|200|300|100|{alloc}|{asked}|1" for i, (alloc, asked, *_) in enumerate(CASES, 1)
+            f"{i}|u|gpu|COMPLETED|100|200|300|100|{alloc}|{asked}|1"
+            for i, (alloc, asked, *_) in enumerate(CASES, 1)
         ]  # fmt: skip
         path.write_text("\n".join([HEADER, *rows]) + "\n")
     else:
@@ -238,10 +239,14 @@ def test_the_cluster_is_inferred_with_the_share_of_a_gpu_that_shards_are() -> No
 
 
 @given(
-    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 50), st.integers(0, 3), st.integers(0, 5)), min_size=1,
-             max_size=20),
-    st.integers(1, 4), st.integers(1, 3),
-)  # fmt: skip
+    st.lists(
+        st.tuples(st.integers(0, 60), st.integers(1, 50), st.integers(0, 3), st.integers(0, 5)),
+        min_size=1,
+        max_size=20,
+    ),
+    st.integers(1, 4),
+    st.integers(1, 3),
+)
 def test_no_gpu_is_given_twice(jobs: list[tuple[int, int, int, int]], gpus: int, of_gpu: int) -> None:
     nodes = make(["a", "b"], [gpus, gpus], shards=[gpus * of_gpu, 0], source="a test")
     rows = [{"submit": t, "work": w, "gpus": g} for t, w, g, _ in jobs]
@@ -281,15 +286,18 @@ def asked(draw: st.DrawFn) -> tuple[int, str, int]:
 
 
 @given(
-    st.lists(st.tuples(asked(), st.integers(600, 200_000), st.none() | st.integers(3600, 400_000)), min_size=1,
-             max_size=8),
+    st.lists(
+        st.tuples(asked(), st.integers(600, 200_000), st.none() | st.integers(3600, 400_000)),
+        min_size=1,
+        max_size=8,
+    ),
     st.sampled_from([WEIGHTS, {k: v for k, v in WEIGHTS.items() if k != "shard"}, {}]),
     st.sampled_from(["jct-first", "slots"]),
-)  # fmt: skip
+)
 def test_live_and_replay_give_the_same_job_the_same_place(
     jobs: list[tuple[tuple[int, str, int], int, int | None]], weights: dict[str, float], preset: str
 ) -> None:
-    """The same jobs, running for as long on a cluster as large, seen by both adapters' table and by the replay."""
+    """The same jobs, running for as long on a cluster as large: the adapters' table and the replay."""
     settings = Config.model_validate({"gpus": {"weights": weights}, "policy": {"preset": preset}})
     start, size = NOW - 300_000.0, 50
     due = [np.nan if d is None else NOW - ran + d for _, ran, d in jobs]

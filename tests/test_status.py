@@ -94,19 +94,22 @@ def test_the_summary_counts_as_the_policy_book_defines():
     )
     policy = Tias(preset("jct-first"))
     ranking = policy.rank(t, known, Learner().survival())
-    jobs = job_table(6, gpus=known.gpus, state=known.running)
+    jobs = job_table(6, gpus=known.gpus, weight=known.gpus / 4, state=known.running)
     nobody = snapshot(t, job_table(0))
     seen = status.queue_summary(type(nobody)(**{**vars(nobody), "jobs": jobs}), known, ranking, policy)
     assert (seen["jobs"], seen["waiting"], seen["running"], seen["gpus_waiting"]) == (6, 4, 2, 15)
+    assert (seen["weight_waiting"], seen["weight_running"]) == (15 / 4, jobs.weight[4:].sum())
     assert seen["deadlines"] == {
-        "on_time": {"waiting": 1, "running": 1, "gpus": 34},
-        "at_risk": {"waiting": 1, "running": 0, "gpus": 4},
-        "impossible": {"waiting": 1, "running": 0, "gpus": 8},
-        "missed": {"waiting": 0, "running": 1, "gpus": 16},
+        "on_time": {"waiting": 1, "running": 1, "gpus": 34, "weight": 8.5},
+        "at_risk": {"waiting": 1, "running": 0, "gpus": 4, "weight": 1.0},
+        "impossible": {"waiting": 1, "running": 0, "gpus": 8, "weight": 2.0},
+        "missed": {"waiting": 0, "running": 1, "gpus": 16, "weight": 4.0},
     }
     assert sum(c["waiting"] + c["running"] for c in seen["classes"]) == 6
-    assert {"class": "no deadline", "queue": 0, "waiting": 1, "running": 0, "gpus": 1} in seen["classes"]
-    assert {"class": "overdue", "queue": None, "waiting": 0, "running": 1, "gpus": 16} in seen["classes"]
+    new = {"class": "no deadline", "queue": 0, "waiting": 1, "running": 0, "gpus": 1, "weight": 0.25}
+    late = {"class": "overdue", "queue": None, "waiting": 0, "running": 1, "gpus": 16, "weight": 4.0}
+    assert new in seen["classes"]
+    assert late in seen["classes"]
 
 
 # ---- status
@@ -355,7 +358,7 @@ def test_explain_a_waiting_job(desk):
     assert (told["lever"]["set"], told["lever"]["now"]) == (None, 0)
     assert told["place"]["startable"] == 1
     assert told["place"]["startable_planned"] == 0
-    assert "101 waits its turn: 1 job (1 GPUs) stands before it" in told["answer"]
+    assert "101 waits its turn: 1 job (1 GPU) stands before it" in told["answer"]
     page = desk.run("explain", "101").out
     assert page.startswith(told["answer"][:60])
     assert len(page.splitlines()) < 40

@@ -224,6 +224,8 @@ def test_memory_forms(text: str, amount: float, per: str) -> None:
         ("craynetwork:1", (0, "", True)),
         ("gpu:h100:2(IDX:0-1)", (2, "h100", True)), ("gpu:a100:2(S:0,1),lustre:1", (2, "a100", True)),
         ("gres/gpu:h100:1,gres/gpu:h200:1", (2, "h100=1,h200=1", True)), ("gres:gpu:4", (4, "", True)),
+        ("gres/gpu:1g.5gb", (1, "1g.5gb", True)), ("gpu:a100_1g.5gb:2(IDX:0-1)", (2, "a100_1g.5gb", True)),
+        ("gpu:1g.10gb+me:1,shard:h100:3(3/4,0/4)", (1, "1g.10gb+me", True)), ("shard:2", (0, "", True)),
     ],
 )  # fmt: skip
 def test_gres_forms(text: str, expected: tuple[float, str, bool]) -> None:

@@ -68,6 +68,7 @@ class Place:
     jobs: int
     startable: int  # of these, that wait for nothing but nodes and their turn
     gpus: int  # what those ask for
+    weight: float  # the same by weight, shards among it
     startable_planned: int  # the same once the next cycle has written
 
 
@@ -185,6 +186,7 @@ def place(case: Case, row: int, peers: Bools, able: Bools) -> Place:
         int(now.sum()),
         int((now & able).sum()),
         int(s.jobs.gpus[now & able].sum()),
+        round(float(s.jobs.weight[now & able].sum()), 6),
         int((then & able).sum()),
     )
 

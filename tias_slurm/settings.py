@@ -69,7 +69,18 @@ Loss = Annotated[float, Field(ge=0, lt=1000)]
 Level = Annotated[int, Field(ge=0, le=33)]
 Caps = Annotated[tuple[tuple[Loss, Level], ...], BeforeValidator(_pairs)]
 Shares = dict[str, Annotated[float, Field(gt=0, le=1)]]
-Weights = dict[str, Annotated[float, Field(gt=0, le=1000)]]
+
+
+def _by_type(value: object) -> object:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            if isinstance(inner, dict):  # TOML takes 1g.5gb for a key within a key
+                at = next(iter(inner), "")
+                raise ValueError(f'needs quotes around a type with a dot: "{name}.{at}" = ...')
+    return value
+
+
+Weights = Annotated[dict[str, Annotated[float, Field(gt=0, le=1000)]], BeforeValidator(_by_type)]
 
 
 class Section(BaseModel):

@@ -34,14 +34,14 @@ def queues(policy: Tias, ranking: Ranking) -> Ints:
 def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy: Tias) -> dict[str, Any]:
     """Counts only: nothing in it names a job, a user or an account."""
     waits = snapshot.jobs.state == PENDING
-    gpus, capacity = snapshot.jobs.gpus, known.capacity
+    gpus, weight, capacity = snapshot.jobs.gpus, snapshot.jobs.weight, known.capacity
     kinds, queue = policy.classes(ranking), queues(policy, ranking)
     cells = kinds * policy.levels + queue + 1  # one number for class and queue
     classes = [
         {
             "class": CLASSES[kind],
             "queue": q if q >= 0 else None,
-            **_both(waits, gpus, cells == cell),
+            **_both(waits, snapshot, cells == cell),
         }
         for cell in np.flatnonzero(np.bincount(cells)).tolist()
         for kind, q in [(cell // policy.levels, cell % policy.levels - 1)]
@@ -63,12 +63,14 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
         "running": int((~waits).sum()),
         "gpus_waiting": int(gpus[waits].sum()),
         "gpus_running": int(gpus[~waits].sum()),
+        "weight_waiting": round(float(weight[waits].sum()), 6),
+        "weight_running": round(float(weight[~waits].sum()), 6),
         "classes": classes,
         "deadlines": {
-            "on_time": _both(waits, gpus, claims & ~overdue & ~hopeless & ~risky),
-            "at_risk": _both(waits, gpus, risky),
-            "impossible": _both(waits, gpus, hopeless),
-            "missed": _both(waits, gpus, overdue),
+            "on_time": _both(waits, snapshot, claims & ~overdue & ~hopeless & ~risky),
+            "at_risk": _both(waits, snapshot, risky),
+            "impossible": _both(waits, snapshot, hopeless),
+            "missed": _both(waits, snapshot, overdue),
         },
         "slots": {
             "jobs": int(ranking.slot.sum()),
@@ -76,17 +78,18 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
             "share": slot_gpus / capacity if capacity > 0 else None,
             "most": policy.settings.slot_share,
         },
-        "front": _both(waits, gpus, ranking.front),
+        "front": _both(waits, snapshot, ranking.front),
         # by us: a job that somebody else holds is not writable
-        "held": _both(waits, gpus, snapshot.jobs.writable & (snapshot.jobs.lever == HELD)),
+        "held": _both(waits, snapshot, snapshot.jobs.writable & (snapshot.jobs.lever == HELD)),
     }
 
 
-def _both(waits: Bools, gpus: Ints, which: Bools) -> dict[str, int]:
+def _both(waits: Bools, snapshot: Snapshot, which: Bools) -> dict[str, float]:
     return {
         "waiting": int((which & waits).sum()),
         "running": int((which & ~waits).sum()),
-        "gpus": int(gpus[which].sum()),
+        "gpus": int(snapshot.jobs.gpus[which].sum()),
+        "weight": round(float(snapshot.jobs.weight[which].sum()), 6),
     }
 
 

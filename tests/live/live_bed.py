@@ -180,6 +180,36 @@ def sharded_gpus() -> Iterator[None]:
         yield
 
 
+MIG_TRES = "gres/gpu,gres/gpu:1g.5gb,gres/gpu:a100_1g.5gb,gres/gpu:h100,gres/shard"
+
+
+@contextlib.contextmanager
+def mig_gpus(tracked: str = MIG_TRES) -> Iterator[None]:
+    """MIG slices as Slurm knows them, GPUs whose type is a profile: eight on n1, four beside four whole GPUs on
+    n2. n3 has whole ones that can be had as 32 shards, n4 untyped ones. `tracked`: AccountingStorageTRES."""
+    before = CONF.read_text()
+    [line] = [x for x in before.splitlines() if x.startswith("NodeName=")]
+    ports = re.search(r"Port=\[(\d+)-\d+\]", line)
+    assert ports
+    each = ("gpu:1g.5gb:8", "gpu:a100_1g.5gb:4,gpu:h100:4", "gpu:h100:8,shard:32", "gpu:8")
+    lines = [
+        re.sub(r"NodeName=\S+", f"NodeName=n{n}", line)
+        .replace(ports[0], f"Port={int(ports[1]) + n - 1}")
+        .replace("Gres=gpu:8", f"Gres={gres}")
+        for n, gres in enumerate(each, 1)
+    ]
+    conf = before.replace(line, "\n".join(lines)).replace("GresTypes=gpu\n", "GresTypes=gpu,shard\n")
+    conf = conf.replace("AccountingStorageTRES=gres/gpu\n", f"AccountingStorageTRES={tracked}\n")
+    gpu = "NodeName=n{} Name=gpu {}File=/dev/tias/gpu[{}]"
+    gres = [
+        gpu.format(1, "Type=1g.5gb ", "0-7"), gpu.format(2, "Type=a100_1g.5gb ", "0-3"),
+        gpu.format(2, "Type=h100 ", "4-7"), gpu.format(3, "Type=h100 ", "0-7"),
+        "NodeName=n3 Name=shard Count=32", gpu.format(4, "", "0-7"),
+    ]  # fmt: skip
+    with _other_gres(conf, "\n".join(gres)):
+        yield
+
+
 @contextlib.contextmanager
 def _other_gres(conf: str, gres: str) -> Iterator[None]:
     file = CONF.with_name("gres.conf")

@@ -16,11 +16,13 @@ from pathlib import Path
 import pytest
 from adapters import ADAPTERS
 from live_bed import (
+    MIG_TRES,
     configured,
     end_jobs,
     frozen_controller,
     has_accounting,
     left_out,
+    mig_gpus,
     python,
     row,
     run,
@@ -29,6 +31,7 @@ from live_bed import (
     wait_for,
 )
 
+from tias_slurm.gpu_weights import by_type, weigh
 from tias_slurm.slurm.command_queue import tasks_of
 from tias_slurm.slurm.live import PRIORITY_UNKNOWN, Adapter, AdapterError, RawTable
 
@@ -268,7 +271,7 @@ def test_gpus_are_of_the_whole_job(adapter: Adapter, submit: Submit) -> None:
 TYPED = {
     ("--gpus=a100:2",): (2, "a100"),
     ("-N2", "--gres=gpu:v100:1"): (2, "v100"),
-    ("--gres=gpu:a100:1,gpu:v100:2",): (3, ""),
+    ("--gres=gpu:a100:1,gpu:v100:2",): (3, "a100=1,v100=2"),
     ("--gpus=3",): (3, ""),
 }
 
@@ -287,6 +290,45 @@ def test_gpus_with_a_type(adapter: Adapter, submit: Submit, running: Submit) -> 
         assert set(nodes.gpus.tolist()) == {8}
         assert nodes.gpus_used.sum() == 2
         end_jobs([*ids.values(), runs])
+
+
+SLICES = {
+    ("--gres=gpu:1g.5gb",): (1, "1g.5gb", 0),
+    ("--gpus=1g.5gb:3",): (3, "1g.5gb", 0),
+    ("--gres=gpu:a100_1g.5gb:2",): (2, "a100_1g.5gb", 0),
+    ("--gres=gpu:a100_1g.5gb:2,gpu:h100:1",): (3, "a100_1g.5gb=2,h100=1", 0),
+    ("--gres=shard:6",): (0, "", 6),
+    ("--gres=shard:h100:2",): (0, "", 2),
+    ("--gpus=8",): (8, "", 0),
+}
+
+
+@pytest.mark.core
+def test_slices_and_shards_of_gpus(adapter: Adapter, submit: Submit, running: Submit) -> None:
+    if adapter.facts().version < "23.11":
+        pytest.skip("a reconfigure changes Gres= from 23.11 on")
+    with mig_gpus():
+        assert set(MIG_TRES.split(",")) <= set(adapter.facts().tracked_tres.split(","))
+        ids = {words: submit("--hold", *words) for words in SLICES}
+        runs = [running("--gpus=1g.5gb:2"), running("--gres=shard:3"), running("-w", "n2", "--gpus=6")]
+        table = adapter.jobs()
+
+        def seen(job: int) -> tuple[int, str, int]:
+            one = row(table, job)
+            return int(one["gpus"]), one["gpu_type"], int(one["shards"])
+
+        assert {words: seen(job) for words, job in ids.items()} == SLICES
+        assert [seen(job) for job in runs[:2]] == [(2, "1g.5gb", 0), (0, "", 3)]
+        gpus, kinds, _ = seen(runs[2])
+        assert (gpus, sum(by_type(gpus, kinds).values()), by_type(gpus, kinds)[""]) == (6, 6, 0)
+        nodes = adapter.nodes()
+        assert nodes.gpus.tolist() == [8, 8, 8, 8]
+        assert list(nodes.gpu_types) == ["1g.5gb", "a100_1g.5gb=4,h100=4", "h100", ""]
+        assert list(nodes.other_gres) == ["", "", "shard", ""]
+        assert nodes.gpus_used.tolist() == [2, 6, 0, 0]
+        weights = {"1g.5gb": 0.125, "a100_1g.5gb": 0.25, "h100": 2.0, "shard": 0.5}
+        assert weigh(nodes.gpus, nodes.gpu_types, weights).tolist() == [1.0, 9.0, 16.0, 8.0]
+        end_jobs([*ids.values(), *runs])
 
 
 def test_memory_is_of_the_whole_job(adapter: Adapter, submit: Submit) -> None:

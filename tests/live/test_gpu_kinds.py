@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from daemon_bed import URGENT, Site, nice
-from live_bed import run, sharded_gpus, typed_nodes, wait_for
+from live_bed import mig_gpus, run, sharded_gpus, shown, typed_nodes, wait_for
 from requeue_bed import YES, asked, fill, old_enough, on, reason_of, requeues_on, restarts, state, urgent
 
 
@@ -62,6 +62,30 @@ def test_shards_are_ranked_where_they_have_a_weight_and_nobody_is_requeued_for_t
         assert (done.json["waiting"], done.json["writes"], done.json["requeues"]) == (1, 1, 0)
         assert nice(waits) < 0
         told = site.tias("explain", str(waits), "--json").json
-        assert (told["gpus"], told["weight"], told["level"]) == (0, 1.5, 0)
+        assert (told["gpus"], told["shards"], told["weight"], told["level"]) == (0, 6, 1.5, 0)
+        assert "6 shards = 1.5 GPUs" in site.tias("explain", str(waits)).out
+        assert "1 jobs wait (0 GPUs = 1.5 by weight)" in site.tias("status", status=None).out
         assert restarts(victim) == 0
         site.clean()
+
+
+def test_a_slice_is_made_room_for_on_the_nodes_that_have_it(site: Site) -> None:
+    with mig_gpus():
+        requeues_on(site)
+        site.settings(**{"gpus.weights": {'"1g.5gb"': 0.125, "h100": 2.0}})
+        for node in ("n2", "n3"):
+            on(site, node, "--exclusive", user="root")
+        other, own = on(site, "n4", YES), on(site, "n1", YES)
+        old_enough(other, own)
+        wants = urgent(site, "--gpus=1g.5gb:2")
+        told = site.tias("explain", str(wants), "--json").json
+        assert (told["gpus"], told["shards"], told["weight"]) == (2, 0, 0.25)
+        assert [line["job"] for line in asked(site.once())] == [str(own)]
+        wait_for(lambda: state(wants) == "RUNNING")
+        assert shown(wants, "NodeList") == "n1"
+        assert (restarts(other), restarts(own)) == (0, 1)
+        # beside another type nobody can tell what is free
+        mixed = urgent(site, "--gpus=a100_1g.5gb:1")
+        assert site.once().json["requeues"] == 0
+        assert restarts(mixed) == 0
+        site.clean()  # while its jobs' GPUs are there

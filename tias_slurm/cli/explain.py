@@ -65,6 +65,7 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     from tias_slurm.claim_life import REASONS
     from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
+    from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HELD
 
     raw = seen.raw if names is None else names.queue(seen.raw)
@@ -78,11 +79,15 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         "state": raw.state[at],
         "slurm_reason": raw.reason[at],
         "gpus": int(raw.gpus[at]),
+        "shards": 0 if raw.shards is None else int(raw.shards[at]),
         "time": raw.time,
     }
     rows = np.flatnonzero(seen.observed.rows == at)
     if not len(rows):
-        job["answer"] = f"{job['job']} asks for no GPUs: it is not ranked and never written"
+        but = ""
+        if job["shards"]:
+            but = f" but for {spoken(0, job['shards'], 0.0)}, which have no weight in [gpus]"
+        job["answer"] = f"{job['job']} asks for no GPUs{but}: it is not ranked and never written"
         return job
     row, made, ledger = int(rows[0]), seen.seen, seen.cycle.ledger
     jobs, history = made.snapshot.jobs, ledger.history()
@@ -192,6 +197,7 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
 
 def answer(job: dict[str, Any]) -> str:
     """Why the job waits, in one line."""
+    from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HOLD_REASON
 
     name, lever = job["job"], job["lever"]
@@ -211,8 +217,8 @@ def answer(job: dict[str, Any]) -> str:
         return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
     if not place["startable"]:
         return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
-    n, gpus = place["startable"], place["gpus"]
-    before = f"{n} job{'s' * (n > 1)} ({gpus} GPUs) stand{'s' * (n == 1)} before it in its partitions"
+    n, gpus = place["startable"], spoken(place["gpus"], 0, place["weight"])
+    before = f"{n} job{'s' * (n > 1)} ({gpus}) stand{'s' * (n == 1)} before it in its partitions"
     stands += ", ignored by order" if lever["because"] == "ignored" else ""
     hopeless = ", as its deadline can hardly be met any more" if job["class"] == "hopeless" else ""
     return f"{name} waits its turn: {before}; {stands}{hopeless}"

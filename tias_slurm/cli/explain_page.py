@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 from rich.text import Text
 
 from tias_slurm.cli.words import cell, console, grid, moment, service, span
+from tias_slurm.gpu_weights import spoken
 
 Rows = list[tuple[str, str]]
 
@@ -31,8 +32,7 @@ def page(job: dict[str, Any], zone: ZoneInfo) -> None:
 
 
 def _who(job: dict[str, Any], zone: ZoneInfo) -> Rows:
-    weight = job["weight"]
-    gpus = f"{job['gpus']} GPUs" + (f", weighing {weight:g}" if weight != job["gpus"] else "")
+    gpus = spoken(job["gpus"], job["shards"], job["weight"])
     guess = " or earlier: runs before that are not known" if job["first_submit_guessed"] else ""
     runs = f", executed {span(job['executed_s'])}" if job["executed_s"] else ""
     return [
@@ -137,7 +137,8 @@ def _place(job: dict[str, Any]) -> Rows:
     if place is None:
         return []
     n, more = place["startable"], place["jobs"] - place["startable"]
-    words = f"{n} waiting job{'s' * (n != 1)} ({place['gpus']} GPUs) before it in its partitions"
+    gpus = spoken(place["gpus"], 0, place["weight"])
+    words = f"{n} waiting job{'s' * (n != 1)} ({gpus}) before it in its partitions"
     if more:
         words += f", and {more} that cannot start"
     if place["startable_planned"] != place["startable"]:

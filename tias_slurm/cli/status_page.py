@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
+from tias_slurm.gpu_weights import spoken
 
 Rows = list[tuple[str, str]]
 
@@ -92,15 +93,23 @@ def _counts(queue: dict[str, Any]) -> str:
     )
 
 
+def _gpus(counts: dict[str, Any], of: str = "") -> str:
+    """GPUs, and by their weights where these make a difference; a daemon of an older version has none."""
+    gpus = counts[f"gpus{of}"]
+    return spoken(gpus, 0, counts.get(f"weight{of}", gpus))
+
+
 def _classes(queue: dict[str, Any]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in ("class", "queue"):
         table.add_column(heading)
-    for heading in ("waiting", "running", "GPUs"):
+    weighed = any(c.get("weight", c["gpus"]) != c["gpus"] for c in queue["classes"])
+    for heading in ("waiting", "running", "GPUs", *(["by weight"] if weighed else [])):
         table.add_column(heading, justify="right")
     for c in queue["classes"]:
         number = "-" if c["queue"] is None else str(c["queue"])
-        table.add_row(*map(cell, (c["class"], number, c["waiting"], c["running"], c["gpus"])))
+        more = [f"{c.get('weight', c['gpus']):g}"] if weighed else []
+        table.add_row(*map(cell, (c["class"], number, c["waiting"], c["running"], c["gpus"], *more)))
     return table
 
 

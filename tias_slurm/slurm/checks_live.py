@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from tias_slurm.config import Config
+from tias_slurm.gpu_weights import SHARD
 from tias_slurm.slurm.checks_preempt import problems
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import Probes
@@ -218,6 +219,25 @@ def _accounting(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding
         )
 
 
+def _gpu_weights(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    if not config.gpus.weights:
+        return
+    tracked = {name.strip().lower() for name in facts.tracked_tres.split(",")}
+    names = [f"gres/{SHARD}" if name == SHARD else f"gres/gpu:{name}" for name in config.gpus.weights]
+    missing = [name for name in names if name.lower() not in tracked]
+    if not missing:
+        yield Finding("gpu-weights", "ok", "AccountingStorageTRES has all that [gpus] weights names")
+        return
+    yield Finding(
+        "gpu-weights",
+        "warning",
+        f"AccountingStorageTRES lacks {', '.join(missing)}, which [gpus] weights names",
+        "such GPUs count 1 and such shards nothing wherever only the accounting tells of them: after a "
+        "requeue, in the dry run, and through pyslurm",
+        f"slurm.conf: AccountingStorageTRES={','.join(['gres/gpu', *names])}, and start slurmctld anew",
+    )
+
+
 def _preemption(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     if config.requeue.mode == "slurm":
         found = list(problems(config, facts, p.qos, p.preempt_mode))
@@ -369,6 +389,7 @@ CHECKS: tuple[Check, ...] = (
     _flags,
     _tiers,
     _accounting,
+    _gpu_weights,
     _preemption,
     _rate,
     _times,

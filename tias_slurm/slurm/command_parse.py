@@ -61,6 +61,7 @@ def parse_config(text: str) -> tuple[SiteFacts, float]:
         min_job_age_s=_leading_int(said.get("MinJobAge", "")),
         message_timeout_s=_leading_int(said.get("MessageTimeout", "")),
         preempt_exempt_time_s=duration(said.get("PreemptExemptTime", "")),
+        tracked_tres=said.get("AccountingStorageTRES", ""),
     )
     return facts, float(stamp[1]) if stamp else math.nan
 

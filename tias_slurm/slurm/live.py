@@ -139,6 +139,7 @@ class SiteFacts:
     min_job_age_s: int
     message_timeout_s: int
     preempt_exempt_time_s: float = 0.0
+    tracked_tres: str = ""  # AccountingStorageTRES
 
 
 # what became of one write

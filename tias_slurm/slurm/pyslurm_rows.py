@@ -423,4 +423,5 @@ def facts(config: Any) -> dict[str, Any]:
         "min_job_age_s": int(config.min_job_age or 0),
         "message_timeout_s": int(config.message_timeout or 0),
         "preempt_exempt_time_s": float(config.preempt_exempt_time or 0),
+        "tracked_tres": listed(config.accounting_storage_tres or ()),
     }

@@ -184,7 +184,9 @@ def parse_gres(text: str, of: str = "gpu") -> tuple[Count, str, bool]:
         name, *rest = item.removeprefix("gres/").removeprefix("gres:").replace("=", ":").split(":")
         if name != of:
             continue
-        amount = parse_count(rest.pop()) if rest and rest[-1][:1].isdigit() and len(rest[-1]) < 12 else 1.0
+        # a MIG slice's type begins with a digit too
+        counted = bool(rest) and len(rest[-1]) < 12 and _AMOUNT.fullmatch(rest[-1]) is not None
+        amount = parse_count(rest.pop()) if counted else 1.0
         if rest:
             kind = ":".join(rest)
             typed[kind] = typed.get(kind, 0.0) + amount
