@@ -119,9 +119,9 @@ class Controller:
         self.step("apply")
         self.ledger.intend(snapshot, plan)
         self.writes += len(plan.write)
-        if self.record is not None:
-            self.record(snapshot, ranking, plan)
         try:
+            if self.record is not None:
+                self.record(snapshot, ranking, plan)
             applied = self.cluster.apply(snapshot, plan)
         except Exception:
             # writes come first, and what fails there ends it: nobody was requeued

@@ -7,6 +7,10 @@ class InputError(Exception):
     """Input that cannot be used at all. The message is one line: what is wrong, where, and how to fix it."""
 
 
+class LedgerError(InputError):
+    """The ledger could not be read or kept, at least for now. What was to be sent next must not be sent."""
+
+
 def printable(text: str, width: int = 80) -> str:
     """User text made safe for a terminal or a log: control characters escaped, cut to width."""
     safe = "".join(

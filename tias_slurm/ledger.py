@@ -259,13 +259,29 @@ class Ledger:
         self._keep()
 
     def intend(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Note what is about to be sent (rows of the last snapshot): no crash may leave a value unknown."""
+        """Note what is about to be sent (rows of the last snapshot): no crash may leave a value unknown.
+
+        If the store cannot keep it nothing is noted, and nothing may be sent.
+        """
+        before, users = self._table.copy(order="F"), self._users(snapshot, plan)
+        try:
+            self._intend(snapshot, plan, users)
+        except Exception:
+            self._table[:] = before
+            if users:
+                self._requeues.take_back(users)
+            raise
+
+    @staticmethod
+    def _users(snapshot: Snapshot, plan: Plan) -> list[str]:
+        return [snapshot.users[u] for u in snapshot.jobs.user[plan.victims].tolist()]
+
+    def _intend(self, snapshot: Snapshot, plan: Plan, users: list[str]) -> None:
         t = self._table
         t[plan.write, BEFORE] = snapshot.jobs.lever[plan.write]
         t[plan.write, SET] = plan.new
         if len(plan.victims):
             rows, others = plan.victims, plan.beneficiaries
-            users = [snapshot.users[u] for u in snapshot.jobs.user[rows].tolist()]
             self._intended = Intended(rows, others, t[rows, REQUEUED_AT], t[others, PREEMPTED_AT], users)
             self._log_requeues(self._requeues.add, snapshot.now, users)
         t[plan.victims, REQUEUES] += 1.0

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 
 from tias_slurm import ledger_table
-from tias_slurm.errors import InputError, printable
+from tias_slurm.errors import InputError, LedgerError, printable
 
 SCHEMA = 4
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
@@ -24,8 +25,8 @@ CREATE TABLE IF NOT EXISTS audit (id INTEGER PRIMARY KEY, time REAL NOT NULL, jo
     action TEXT NOT NULL, old REAL, new REAL, reason TEXT NOT NULL, result TEXT, message TEXT) STRICT;
 CREATE INDEX IF NOT EXISTS audit_job ON audit (job_id);
 CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT;
-CREATE TABLE IF NOT EXISTS notice (job_id INTEGER NOT NULL, reason TEXT NOT NULL, time REAL NOT NULL, about REAL,
-    taken_up REAL, result TEXT, how TEXT NOT NULL, record INTEGER NOT NULL, message TEXT NOT NULL,
+CREATE TABLE IF NOT EXISTS notice (job_id INTEGER NOT NULL, reason TEXT NOT NULL, time REAL NOT NULL,
+    about REAL, taken_up REAL, result TEXT, how TEXT NOT NULL, record INTEGER NOT NULL, message TEXT NOT NULL,
     text TEXT NOT NULL, PRIMARY KEY (job_id, reason)) STRICT;
 """
 
@@ -82,7 +83,8 @@ def keep_copy(db: sqlite3.Connection, path: str, version: int) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temp)
         why = getattr(error, "strerror", None) or str(error)
-        raise InputError(
+        kind = LedgerError if passes(error) else InputError
+        raise kind(
             f"{printable(kept, 300)}: the ledger of an older version cannot be kept there: {why}; it is as "
             f"it was; {os.path.getsize(path) / 1e6:.0f} MB of room are needed"
         ) from None
@@ -96,6 +98,14 @@ def write_copy(db: sqlite3.Connection, path: str) -> None:
         db.backup(other)
     finally:
         other.close()
+
+
+def passes(error: Exception) -> bool:
+    """Whether another try may do better: the disk is full, or somebody holds the file."""
+    if isinstance(error, OSError):
+        return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+    name = getattr(error, "sqlite_errorname", "") or ""
+    return str(name).startswith(("SQLITE_FULL", "SQLITE_IOERR", "SQLITE_BUSY"))
 
 
 def drop_copies(path: str, before: float) -> None:

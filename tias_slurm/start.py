@@ -169,7 +169,6 @@ def take_lock(path: str) -> IO[str]:
         file.close()
         raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
     with contextlib.suppress(OSError):  # only for who looks, and the disk may be full
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), f"{os.getpid()}\n".encode("ascii"))
     return file

@@ -16,6 +16,7 @@ import numpy as np
 
 from tias_slurm import ledger_schema, ledger_table, ledger_trim, tally
 from tias_slurm.errors import InputError, printable
+from tias_slurm.errors import LedgerError as LedgerError
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.leadership import Knowledge
 from tias_slurm.policy.learning import Learner
@@ -39,10 +40,6 @@ class Entry:
     reason: str
     result: str | None = None
     message: str = ""
-
-
-class LedgerError(InputError):
-    """The ledger could not be read or kept. What was to be sent next must not be sent."""
 
 
 class SqliteStore:
@@ -76,6 +73,11 @@ class SqliteStore:
                 raise
         except (sqlite3.Error, OSError) as error:
             why = getattr(error, "strerror", None) or str(error)
+            if ledger_schema.passes(error):
+                raise LedgerError(
+                    f"{name}: the ledger cannot be used now: {why}; is the disk full, or does another "
+                    "process hold the file?"
+                ) from None
             raise InputError(
                 f"{name}: cannot be used as a ledger: {why}; move it away or set another [daemon] state_dir"
             ) from None

@@ -57,11 +57,13 @@ def _end_on_signals() -> list[int]:
 
 def _explain(error: BaseException) -> tuple[int, str]:
     """The exit code of an error, and what to say of it; '' if that is said already."""
-    from tias_slurm.errors import InputError
+    from tias_slurm.errors import InputError, LedgerError
     from tias_slurm.slurm.live import AdapterError
 
     if isinstance(error, SystemExit):
         return (error.code, "") if isinstance(error.code, int) else (1 if error.code else 0, "")
+    if isinstance(error, LedgerError):
+        return 1, str(error)  # another try may do better
     if isinstance(error, InputError):
         return 2, str(error)
     if isinstance(error, AdapterError):
