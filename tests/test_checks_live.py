@@ -121,6 +121,10 @@ CASES = [
     ({**LIMITED, "probes": {"user": "slurm"}}, {}),
     ({"facts": {"message_timeout_s": 60}}, {"timeout": "warning"}),
     ({"facts": {"min_job_age_s": 60}}, {"min-job-age": "warning"}),
+    # messages
+    ({"notify": {"how": "mail"}}, {}),
+    ({"notify": {"how": "output"}}, {"notify": "warning"}),
+    ({"notify": {"how": "output"}, "probes": {"user": "slurm"}}, {}),
     # versions
     ({"facts": {"version": "22.05.8"}}, {}),
     ({"facts": {"version": "21.08.1"}}, {"version": "warning"}),

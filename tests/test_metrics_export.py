@@ -29,7 +29,7 @@ DASHBOARD = ROOT / "contrib/grafana/tias-slurm.json"
 # nothing else may be a label: no user, no account, no job
 LABELS = {
     "version", "slurm", "backend", "mode", "lever", "preset", "result", "step", "class", "state", "standing",
-    "reason", "budget", "kind", "le",
+    "reason", "budget", "kind", "how", "le",
 }  # fmt: skip
 
 

@@ -119,8 +119,8 @@ def test_one_that_is_not_there(path):
     "wanted",
     [
         "", "-oops", "-s x", "a b", "a@x,b@y", "a@x\nBcc: c@z", "a\0b", "|/bin/sh", "/etc/passwd", "a@-x",
-        "a@x-",        "a" * 70, "a@" + "x" * 300, "ä@x", "a@x;b", "$(id)", "`id`", "a@@x", "@x", "!a", "a%b@c", "\x1b[2J",
-        "~root",
+        "a@x-", "a" * 70, "a@" + "x" * 300, "ä@x", "a@x;b", "$(id)", "`id`", "a@@x", "@x", "!a", "a%b@c",
+        "\x1b[2J", "~root",
     ],
 )  # fmt: skip
 def test_what_is_no_mailbox_falls_back_to_the_owner(wanted):

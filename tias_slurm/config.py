@@ -27,6 +27,7 @@ from tias_slurm.settings import (
     Learning,
     Lever,
     Metrics,
+    Notify,
     Planner,
     Policy,
     Replay,
@@ -66,6 +67,7 @@ class Config(Section):
     lever: Lever = Lever()  # type: ignore[call-arg]
     requeue: Requeue = Requeue()  # type: ignore[call-arg]
     planner: Planner = Planner()  # type: ignore[call-arg]
+    notify: Notify = Notify()  # type: ignore[call-arg]
     metrics: Metrics = Metrics()  # type: ignore[call-arg]
     replay: Replay = Replay()  # type: ignore[call-arg]
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)

@@ -24,6 +24,7 @@ from tias_slurm.jobs import Snapshot
 from tias_slurm.keeper import Guarded, Keeper
 from tias_slurm.leadership import this_host, timing
 from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.messenger import Messenger
 from tias_slurm.observe.show import Show
 from tias_slurm.observe.steps import StepClock
 from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
@@ -36,8 +37,8 @@ from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
 from tias_slurm.slurm.live_requeue import outcome
 from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import LedgerError, SqliteStore
-
 from tias_slurm.upkeep import Upkeep
+
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0
 # the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
@@ -73,6 +74,7 @@ class Daemon:
         self._notifier = Notifier()
         self._pulse = Pulse()
         self._show = Show(log, self._notifier, self._pulse)
+        self._messenger = Messenger(log, self._show.notice, self._may_tell)
         self._watchdog = Watchdog(self._notifier, self._pulse, self._stuck)
         self._clock = StepClock()
         self._keeper: Keeper | None = None  # None: this daemon is the only one
@@ -111,6 +113,8 @@ class Daemon:
     def close(self) -> None:
         """Let go of everything; the lease last, when nothing of ours can be under way."""
         self._show.close()
+        # a single cycle waits for its messages, up to a limit; the daemon's own wait for the next one
+        self._messenger.close(SLACK_S if self._scheduler is None else 0.0)
         for part in ("adapter", "store"):
             if hasattr(self, part):
                 getattr(self, part).close()
@@ -172,6 +176,7 @@ class Daemon:
             self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
         self.policy, self.cluster, self.controller = made.policy, made.cluster, made.controller
         self._made, self.controller.step = made, self._clock.step
+        self._messenger.settle(c, self.store, enforce=self.cluster.enforce)
 
     def _may_ask(self) -> str:
         """Why Slurm is not asked; "": it is. A sign of life, too: a call is at most a few of Slurm's own."""
@@ -181,6 +186,10 @@ class Daemon:
 
     def _may_send(self) -> str:
         return "" if self._keeper is None or self._keeper.leads else "this daemon no longer leads"
+
+    def _may_tell(self) -> str:
+        """Why owners of jobs are told nothing now. Called in another thread."""
+        return "the daemon is paused" if self.paused() else self._may_send()
 
     # -- one cycle
 
@@ -240,7 +249,8 @@ class Daemon:
         refused = tell(self._log, self._made)
         self._show.refused_claims(refused)
         self._tally(seen, refused)
-        self._tidy()
+        self._show.notices_wait(self._messenger.cycle(self._made, paused=paused))
+        self._show.ledger(self._upkeep.after_cycle(self.config, self.store, self.cluster.raw))
         self._show.cycle(self.config, self._made, seen, self._clock.seconds)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen

@@ -35,6 +35,12 @@ def _signal_name(value: object) -> object:
     return value
 
 
+def _absolute(value: object) -> object:
+    if isinstance(value, str) and value and not value.startswith("/"):
+        raise ValueError("must be an absolute path, without arguments")
+    return value
+
+
 def _address(value: object) -> object:
     if isinstance(value, str) and value:
         host, colon, port = value.rpartition(":")
@@ -367,6 +373,24 @@ class Planner(Section):
     long_window_s: float = Field(
         86_400.0, gt=0, description="a deadline job that may run longer than this counts as long"
     )
+
+
+class Notify(Section):
+    """What owners of jobs are told: refused and impossible claims, and requeues; once a job and reason."""
+
+    how: Literal["off", "output", "mail"] = Field(
+        "off", description="off; output: in the job's own output, needs SlurmUser; mail: by MailProg"
+    )
+    mail_prog: Annotated[str, BeforeValidator(_absolute)] = Field(
+        "", description="the program that sends mail, called as Slurm calls it; empty: slurm.conf's MailProg"
+    )
+    mail_domain: str = Field(
+        "", max_length=190, description="the domain of users' addresses; empty: slurm.conf's MailDomain"
+    )
+    max_per_hour: int = Field(
+        100, ge=0, description="messages that are sent in any hour, in all; the others wait"
+    )
+    timeout_s: float = Field(30.0, gt=0, le=600, description="the mail program may take this long")
 
 
 class Metrics(Section):

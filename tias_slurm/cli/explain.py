@@ -199,6 +199,7 @@ def answer(job: dict[str, Any]) -> str:
     """Why the job waits, in one line."""
     from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HOLD_REASON
+    from tias_slurm.notice_words import HARDLY_MET
 
     name, lever = job["job"], job["lever"]
     stands = f"level {job['level']} ({job['class']})"
@@ -220,7 +221,7 @@ def answer(job: dict[str, Any]) -> str:
     n, gpus = place["startable"], spoken(place["gpus"], 0, place["weight"])
     before = f"{n} job{'s' * (n > 1)} ({gpus}) stand{'s' * (n == 1)} before it in its partitions"
     stands += ", ignored by order" if lever["because"] == "ignored" else ""
-    hopeless = ", as its deadline can hardly be met any more" if job["class"] == "hopeless" else ""
+    hopeless = f", as {HARDLY_MET}" if job["class"] == "hopeless" else ""
     return f"{name} waits its turn: {before}; {stands}{hopeless}"
 
 

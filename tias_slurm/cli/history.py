@@ -33,22 +33,24 @@ def history(
     from tias_slurm import hands
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.explain import NO_SUCH_JOB
+    from tias_slurm.cli.messages import told
     from tias_slurm.config import load_config
 
     name = hands.job_name(job)
     settings = load_config(config)
     number = int(name) if name.isdecimal() else _number(settings, name)
     memory, entries = recall(settings, number)
+    messages = told(settings, number, words=not anonymise)
     if anonymise:
         entries = Names().entries(entries)
     if as_json:
         typer.echo(json.dumps({"job_id": number, "remembered": memory, "actions": [
             {k: getattr(e, k) for k in ("time", "action", "old", "new", "reason", "result", "message")}
             for e in entries
-        ]}))  # fmt: skip
+        ], "messages": messages}))  # fmt: skip
     else:
-        _show(number, memory, entries, settings.zone())
-    if memory is None and not entries:
+        _show(number, memory, entries, messages, settings.zone())
+    if memory is None and not entries and not messages:
         raise typer.Exit(NO_SUCH_JOB)
 
 
@@ -98,19 +100,28 @@ def _number(config: Config, name: str) -> int:
     return int(raw.job_id[at])
 
 
-def _show(number: int, memory: dict[str, Any] | None, entries: list[Entry], zone: ZoneInfo) -> None:
+def _show(
+    number: int,
+    memory: dict[str, Any] | None,
+    entries: list[Entry],
+    messages: list[dict[str, Any]],
+    zone: ZoneInfo,
+) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from tias_slurm.cli.messages import line
     from tias_slurm.cli.words import cell, console, moment
     from tias_slurm.levers import shown
 
     out = console()
     if memory is None:
-        out.print(Text(f"The ledger knows nothing of job {number}" + (" but this:" if entries else ".")))
+        out.print(
+            Text(f"The ledger knows nothing of job {number}" + (" but this:" if entries or messages else "."))
+        )
     else:
         out.print(Text(f"Job {number}: {recollection(memory, zone)}."))
-    if not entries:
+    if not entries and not messages:
         out.print("Nothing was done to it." if memory is not None else "")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -122,4 +133,9 @@ def _show(number: int, memory: dict[str, Any] | None, entries: list[Entry], zone
         old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
         words = f"{e.reason}: {e.message}" if e.message else e.reason
         table.add_row(*map(cell, (moment(e.time, zone), e.action, old, new, e.result or "not known", words)))
+    for m in messages:
+        became, text = line(m)
+        table.add_row(
+            *map(cell, (moment(m["taken_up"] or m["time"], zone), "notify", "", "", became)), cell(text, 1000)
+        )
     out.print(table)

@@ -123,13 +123,16 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
 def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, Any]:
     """What the ledger of a mode tells: budgets, requeues, what was learned."""
     from tias_slurm.assemble import learning
+    from tias_slurm.cli.messages import summary
+    from tias_slurm.ledger_trim import DROPPED, dropped
     from tias_slurm.policy.learning import Learner
     from tias_slurm.start import ledger_path
     from tias_slurm.store import SqliteStore
 
     path = ledger_path(settings, mode)
     if not os.path.exists(path):
-        return {"budgets": None, "requeues": None, "learned": None, "ended_7d": None}
+        names = ("budgets", "requeues", "learned", "ended_7d", "ledger", "notify")
+        return dict.fromkeys(names)
     now = time.time()
     store = SqliteStore(path, older="refuse")
     try:
@@ -138,6 +141,9 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
         _, _, counts = store.load()
         learned = store.get("learned") or ""
         ended, missed = store.ended_claims(now - WEEK_S)
+        kept = {"file": os.path.basename(path), "bytes": store.bytes, "oldest": store.oldest}
+        kept["dropped_for_size"] = dropped(store.get(DROPPED))
+        notify = summary(store, settings.notify.how, now)
     finally:
         store.close()
     hour = sum(e.time > now - HOUR_S for e in week)
@@ -161,6 +167,9 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
         },
         "learned": _learned(learner, settings),
         "ended_7d": {"with_deadline": ended, "after_it": missed},
+        "notify": notify,
+        "ledger": kept
+        | {"keep_days": settings.daemon.keep_days, "max_ledger_mb": settings.daemon.max_ledger_mb},
     }  # fmt: skip
 
 

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tias_slurm.cli.messages import status_line
 from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
 from tias_slurm.gpu_weights import spoken
@@ -183,4 +184,13 @@ def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
                 if c["jobs"]
             )
         rows.append(("learned", words + ("" if learned["used"] else " (this preset does not use it)")))
+    if document.get("notify") and (words := status_line(document["notify"])):
+        rows.append(("messages", words))
+    if kept := document["ledger"]:
+        words = f"{kept['bytes'] / 1e6:.1f} MB of at most {kept['max_ledger_mb']:g}"
+        words += f", back to {moment(kept['oldest'], zone)}" if kept["oldest"] else ", nothing has ended yet"
+        words += f", kept for {kept['keep_days']:g} days"
+        if (gone := kept["dropped_for_size"])["last"]:
+            words += f"; at its bound: {gone['jobs']} jobs and {gone['audit']} records dropped before that"
+        rows.append(("ledger", words))
     return rows

@@ -50,6 +50,8 @@ class Metrics:
         self._writes = counter("writes", "Writes of jobs by lever and result.", "lever", "result")
         self._requeues = counter("requeues", "Requeues of running jobs by result.", "result")
         self._claims = counter("refused_claims", "Claims in comments not taken, by reason.", "reason")
+        self._notices = counter("notices", "Messages to owners of jobs.", "reason", "how", "result")
+        self._notices_wait = gauge("waiting_notices", "Messages to owners of jobs that wait to be sent.")
         self._left = gauge("budget_left", "What the last cycle left of a budget.", "budget")
         self._held_back = gauge("held_back_writes", "Writes that the last cycle left for the next.")
         self._leading = gauge("leading", "1: this daemon may write; 0: it stands by.")
@@ -59,18 +61,18 @@ class Metrics:
         self._reload = gauge("reload_success", "1: the last reload of the settings was taken; 0: refused.")
         self._reloaded = gauge("last_reload_timestamp_seconds", "Last reload that was taken, epoch seconds.")
         self._paused = gauge("paused", "1: an administrator has paused writing.")
-        self._no_rights = gauge("no_rights", "1: Slurm refuses all writes for lack of rights.")
-        self._reasons: set[str] = set()
         self._ledger = gauge("ledger_bytes", "Size of the ledger's file.")
         self._dropped = counter("ledger_dropped", "What the ledger dropped for its size.", "kind")
+        self._no_rights = gauge("no_rights", "1: Slurm refuses all writes for lack of rights.")
+        self._reasons: set[str] = set()
         for result in CYCLE_RESULTS:
             self._cycles.labels(result)
         for step in (*STEPS, "all"):
             self._seconds.labels(step)
-        self._reload.set(1)
-
         for kind in ("job", "audit"):
             self._dropped.labels(kind)
+        self._reload.set(1)
+
     def build(self, **labels: str) -> None:
         """What runs: slurm, backend, mode, lever, preset."""
         self._build.clear()
@@ -119,6 +121,14 @@ class Metrics:
                 self._reasons.add(reason)
             self._claims.labels(printable(reason, 60) if reason in self._reasons else "other").inc(n)
 
+    def notice(self, reason: str, how: str, result: str) -> None:
+        """A message to a job's owner came to an end."""
+        self._notices.labels(reason, how, result).inc()
+
+    def notices_wait(self, messages: int) -> None:
+        """How many messages wait to be sent."""
+        self._notices_wait.set(messages)
+
     def budgets(self, left: Mapping[str, float]) -> None:
         """What is left of each budget that is limited."""
         self._left.clear()
@@ -141,6 +151,12 @@ class Metrics:
         self._paused.set(int(paused))
         self._no_rights.set(int(no_rights))
 
+    def ledger(self, trimmed: Trimmed) -> None:
+        """How large the ledger is, and what went for its size since this was called last."""
+        self._ledger.set(trimmed.bytes)
+        self._dropped.labels("job").inc(trimmed.jobs)
+        self._dropped.labels("audit").inc(trimmed.audit)
+
     def text(self) -> bytes:
         """All of them in Prometheus' text format."""
         return generate_latest(self.registry)
@@ -151,12 +167,6 @@ class Metrics:
         Raises InputError.
         """
         temp = f"{path}.{os.getpid()}.tmp"  # the collector takes *.prom alone
-    def ledger(self, trimmed: Trimmed) -> None:
-        """How large the ledger is, and what went for its size since this was called last."""
-        self._ledger.set(trimmed.bytes)
-        self._dropped.labels("job").inc(trimmed.jobs)
-        self._dropped.labels("audit").inc(trimmed.audit)
-
         try:
             file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)
             with os.fdopen(file, "wb") as out:

@@ -98,6 +98,16 @@ class Show:
         if self._metrics is not None:
             self._metrics.sent(event, lever, result)
 
+    def notice(self, reason: str, how: str, result: str) -> None:
+        """A message to a job's owner came to an end."""
+        if self._metrics is not None:
+            self._metrics.notice(reason, how, result)
+
+    def notices_wait(self, messages: int) -> None:
+        """How many messages wait to be sent."""
+        if self._metrics is not None:
+            self._metrics.notices_wait(messages)
+
     def refused_claims(self, reasons: dict[str, int]) -> None:
         """Claims that were not taken in this cycle, by reason."""
         if self._metrics is not None:
@@ -116,6 +126,14 @@ class Show:
         if self._metrics is not None:
             self._metrics.cycle("failed", {}, 0.0, time.time())
         self._notifier.status(message)
+        self._trouble = message
+        self._left |= {"time": round(time.time(), 3), "trouble": message}
+        self._leave(config)
+
+    def ledger(self, trimmed: Trimmed) -> None:
+        """What was dropped from the ledger for its size, and how large it is."""
+        if self._metrics is not None:
+            self._metrics.ledger(trimmed)
 
     def cycle(self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float]) -> None:
         """A cycle ended. A disk that is full ends no cycle."""
@@ -126,14 +144,6 @@ class Show:
             queue = status.queue_summary(snapshot, known, ranking, made.policy)
             queue |= {
                 "overridden": cycle.overridden,
-        self._trouble = message
-        self._left |= {"time": round(time.time(), 3), "trouble": message}
-        self._leave(config)
-
-    def ledger(self, trimmed: Trimmed) -> None:
-        """What was dropped from the ledger for its size, and how large it is."""
-        if self._metrics is not None:
-            self._metrics.ledger(trimmed)
                 "refused_writes": cycle.refused,
                 "left_alone": cycle.barred,
             }
@@ -144,6 +154,7 @@ class Show:
             "strict": made.lever.strict,
             "no_rights": made.cluster.no_rights,
             "cycle": vars(cycle),
+            "trouble": "",
             "leadership": self._leadership(),
         }
         self._notifier.status(_line(config, cycle, made.cluster.no_rights))
@@ -154,7 +165,6 @@ class Show:
                 self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
                 self._metrics.budgets(_left_of_budgets(config, made, cycle))
         self._leave(config)
-            "trouble": "",
         if config.daemon.user_export and snapshot is not None:
             ids, table = made.ledger.table
             try:
@@ -164,6 +174,7 @@ class Show:
 
     def standby(self, config: Config, why: str) -> None:
         """This daemon does not act."""
+        self._trouble = ""
         self._left |= {"time": round(time.time(), 3), "queue": None, "cycle": None, "no_rights": ""}
         self._left["leadership"] = self._leadership()
         self._notifier.status(f"stands by: {why}")
@@ -174,7 +185,6 @@ class Show:
         if keeper is None:
             return None
         return {
-        self._trouble = ""
             "host": keeper.lease.host,
             "leads": keeper.leads,
             "leader": keeper.leader,

@@ -380,6 +380,17 @@ def _controllers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Findin
 
 
 Check = Callable[[Config, SiteFacts, Probes], Iterator[Finding]]
+def _notify(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    if config.notify.how == "output" and not p.is_root and p.user != facts.slurm_user:
+        yield Finding(
+            "notify",
+            "warning",
+            f'[notify] how = "output", as account {p.user}',
+            "slurmctld lets no Operator write into others' output: nobody would be told anything",
+            f'run the daemon as SlurmUser ({facts.slurm_user}), or set how = "mail"',
+        )
+
+
 CHECKS: tuple[Check, ...] = (
     _versions,
     _rights,
@@ -395,4 +406,5 @@ CHECKS: tuple[Check, ...] = (
     _times,
     _state,
     _controllers,
+    _notify,
 )
