@@ -185,8 +185,10 @@ MIG_TRES = "gres/gpu,gres/gpu:1g.5gb,gres/gpu:a100_1g.5gb,gres/gpu:h100,gres/sha
 
 @contextlib.contextmanager
 def mig_gpus(tracked: str = MIG_TRES) -> Iterator[None]:
-    """MIG slices as Slurm knows them, GPUs whose type is a profile: eight on n1, four beside four whole GPUs on
-    n2. n3 has whole ones that can be had as 32 shards, n4 untyped ones. `tracked`: AccountingStorageTRES."""
+    """MIG slices as Slurm knows them, GPUs whose type is a profile. `tracked`: AccountingStorageTRES.
+
+    n1 has eight, n2 four beside four whole GPUs, n3 whole ones that can be had as 32 shards, n4 untyped ones.
+    """
     before = CONF.read_text()
     [line] = [x for x in before.splitlines() if x.startswith("NodeName=")]
     ports = re.search(r"Port=\[(\d+)-\d+\]", line)
@@ -217,12 +219,38 @@ def _other_gres(conf: str, gres: str) -> Iterator[None]:
     CONF.write_text(conf)
     file.write_text(gres + "\n")
     try:
-        _reconfigure()
+        _take_up_gres()
         yield
     finally:
         CONF.write_text(before)
         file.write_text(gres_before)
+        _take_up_gres()
+
+
+def _take_up_gres() -> None:
+    """The same for Gres=, which a reconfigure changes from 23.11 on; before that all daemons start anew."""
+    if run("scontrol", "--version").split()[1] >= "23.11":
         _reconfigure()
+        return
+    daemons: dict[int, list[str]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            argv = place.joinpath("cmdline").read_text().split("\0")[:-1]
+            if argv and Path(argv[0]).name in ("slurmctld", "slurmd"):  # not a job's slurmstepd
+                daemons[int(place.name)] = argv
+    for pid in daemons:
+        os.kill(pid, signal.SIGTERM)
+    wait_for(lambda: not any(_lives(pid) for pid in daemons))
+    for argv in daemons.values():
+        run(*argv)
+    wait_for(nodes_answer)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
+    except OSError:
+        return False
 
 
 def _reconfigure() -> None:

@@ -293,7 +293,7 @@ def test_gpus_with_a_type(adapter: Adapter, submit: Submit, running: Submit) -> 
 
 
 SLICES = {
-    ("--gres=gpu:1g.5gb",): (1, "1g.5gb", 0),
+    ("--gres=gpu:1g.5gb:1",): (1, "1g.5gb", 0),  # 22.05 takes none without a count
     ("--gpus=1g.5gb:3",): (3, "1g.5gb", 0),
     ("--gres=gpu:a100_1g.5gb:2",): (2, "a100_1g.5gb", 0),
     ("--gres=gpu:a100_1g.5gb:2,gpu:h100:1",): (3, "a100_1g.5gb=2,h100=1", 0),
@@ -305,12 +305,10 @@ SLICES = {
 
 @pytest.mark.core
 def test_slices_and_shards_of_gpus(adapter: Adapter, submit: Submit, running: Submit) -> None:
-    if adapter.facts().version < "23.11":
-        pytest.skip("a reconfigure changes Gres= from 23.11 on")
     with mig_gpus():
         assert set(MIG_TRES.split(",")) <= set(adapter.facts().tracked_tres.split(","))
         ids = {words: submit("--hold", *words) for words in SLICES}
-        runs = [running("--gpus=1g.5gb:2"), running("--gres=shard:3"), running("-w", "n2", "--gpus=6")]
+        runs = [running("--gpus=1g.5gb:2"), running("--gres=shard:3"), running("-w", "n2", "-N1", "--gpus=6")]
         table = adapter.jobs()
 
         def seen(job: int) -> tuple[int, str, int]:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 from daemon_bed import URGENT, Site, nice
 from live_bed import mig_gpus, run, sharded_gpus, shown, typed_nodes, wait_for
 from requeue_bed import YES, asked, fill, old_enough, on, reason_of, requeues_on, restarts, state, urgent
-
-
-@pytest.fixture(autouse=True)
-def reconfigured() -> None:
-    """The nodes' GPUs are changed while slurmctld runs."""
-    if run("scontrol", "--version").split()[1] < "23.11":
-        pytest.skip("a reconfigure changes Gres= from 23.11 on")
 
 
 def test_a_job_that_asks_for_a_type_takes_nobody_of_another(site: Site) -> None:

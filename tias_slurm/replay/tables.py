@@ -90,6 +90,7 @@ def write_jobs(path: Path, jobs: pd.DataFrame, policies: Mapping[str, PolicyResu
     kinds = {
         **dict.fromkeys(TEXTS, pa.string()),
         "gpus": pa.int64(),
+        "weight": pa.float64(),
         **dict.fromkeys(("submit", "deadline", "start", "end", "wait", "jct"), pa.float64()),
         "missed": pa.bool_(),
         "requeues": pa.int64(),
@@ -103,7 +104,7 @@ def write_jobs(path: Path, jobs: pd.DataFrame, policies: Mapping[str, PolicyResu
         return pa.array(values, pa.float64(), mask=np.isnan(values))
 
     fixed = {k: pa.array(texts(jobs[k]), pa.string()) for k in ("job_id", "user", "partition")}
-    fixed["gpus"] = pa.array(job.gpus)
+    fixed["gpus"], fixed["weight"] = pa.array(job.gpus), pa.array(job.weight)
     fixed["submit"], fixed["deadline"] = reals(job.submit), reals(job.deadline)
     with (
         replacing(path) as temp,
