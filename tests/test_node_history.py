@@ -16,6 +16,7 @@ from test_history import SONAR
 from tias_slurm.cli.dry_run import Reading, _nodes, _read
 from tias_slurm.config import load_config
 from tias_slurm.errors import InputError
+from tias_slurm.gpu_weights import weigh
 from tias_slurm.replay.requests import requests
 from tias_slurm.replay.workload import Refusals, Workload
 from tias_slurm.slurm.history import read_history
@@ -50,6 +51,23 @@ def history(*rows: dict[str, object]) -> pd.DataFrame:
 def by_name(nodes: NodeSet, column: str = "gpus") -> dict[str, object]:
     values = getattr(nodes, column)
     return dict(zip(nodes.names, values.tolist() if column == "gpus" else values, strict=True))
+
+
+def test_of_several_types_each_counts_by_itself() -> None:
+    """Slices of MIG beside whole GPUs: never all in use at once, but of one type none is of the other."""
+    found = infer(
+        history(
+            job("n1", 0, 10, 4, gpu_type="h100"),
+            job("n2", 0, 10, 3, gpu_type="1g.5gb"),
+            job("n1", 20, 30, 7, gpu_type="1g.5gb=6,h100=1"),
+            job("n2", 20, 30, 2, gpu_type="h100"),
+            job("n[1-2]", 40, 50, 4, gpu_type="1g.5gb=2,h100=2"),
+            job("n3", 0, 10),
+        )
+    )
+    assert by_name(found) == {"n1": 10, "n2": 10, "n3": 10}
+    assert set(found.gpu_types) == {"1g.5gb=6,h100=4"}
+    assert weigh(found.gpus, found.gpu_types, {"1g.5gb": 0.125}).tolist() == [4.75] * 3
 
 
 def test_gpus_are_the_most_in_use_at_once() -> None:

@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+from tias_slurm.gpu_weights import by_type, kinds
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.slurm.hostlist import expand
 from tias_slurm.slurm.node_set import NodeSet, left_out_note, make, some
@@ -108,7 +109,8 @@ def by_name(
     """One node for each name in `node_list`, with a reason instead where too few jobs name theirs.
 
     ran: (n,) the GPU jobs with a start and an end. GPUs of a node: the most in use at once on it or on one of
-    its siblings (same name but for the digits, same partitions, same GPU types). CPUs and memory likewise,
+    its siblings (same name but for the digits, same partitions, same GPU types), of several types the sum of
+    the most of each. CPUs and memory likewise,
     where several siblings (of any partition) came to the same amount; elsewhere unknown. Every job that ran
     and names its nodes fits them.
     """
@@ -133,11 +135,19 @@ def by_name(
         np.maximum.at(most, node, np.ceil(amount / spread - 1e-6).astype(np.int64))
 
     partitions = _sets(node, jobs["partition"].to_numpy()[row], n, split=True)
-    types = _sets(node, np.where(amounts[0] > 0, jobs["gpu_type"].to_numpy()[row], ""), n)
+    said = np.where(amounts[0] > 0, jobs["gpu_type"].to_numpy()[row], "")
+    of_types = _of_types(node, said, start[row], end[row], amounts[0] / width, width, n)
+    types = [frozenset(found) for found in of_types]
     like = [(re.sub(r"\d+", "#", name), p) for name, p in zip(names, partitions, strict=True)]
     for siblings in _groups([(*x, t, g > 0) for x, t, g in zip(like, types, gpus.tolist(), strict=True)]):
-        gpus[siblings] = gpus[siblings].max()
-    guessed = _gpus_of_siblings(gpus, types, like)
+        each: Counter[str] = Counter()
+        for i in siblings:
+            each |= of_types[i]
+        # what is of one type is not of another
+        gpus[siblings] = max(gpus[siblings].max(), each.total() if len(each) > 1 else 0)
+        for i in siblings:
+            of_types[i] = each
+    guessed = _gpus_of_siblings(gpus, types, of_types, like)
     jobs_on = np.bincount(node, minlength=n)
     for siblings in _groups([(x, t, g) for (x, _), t, g in zip(like, types, gpus.tolist(), strict=True)]):
         for most in (cpus, mem):
@@ -160,18 +170,48 @@ def by_name(
     if found.unread:
         notes.append(UNREAD.format(found.unread))
     order = sorted(range(n), key=lambda i: natural(names[i]))
+    text = [next(iter(t)) if len(t) == 1 else kinds(of_types[i], int(gpus[i])) for i, t in enumerate(types)]
     inferred = make(
         [names[i] for i in order],
         [int(gpus[i]) for i in order],
         cpus=[int(cpus[i]) for i in order],
         mem_mb=[float(mem[i]) for i in order],
         partitions=[partitions[i] for i in order],
-        gpu_types=[next(iter(types[i])) if len(types[i]) == 1 else "" for i in order],
+        gpu_types=[text[i] for i in order],
         source=f"inferred from the node names of the history: {with_gpus} nodes with GPUs",
         inferred=True,
         notes=notes,
     )
     return inferred, ""
+
+
+def _of_types(
+    node: Ints, said: Texts, start: Floats, end: Floats, gpus: Floats, width: Floats, n: int
+) -> list[Counter[str]]:
+    """The most GPUs of each type in use at once on each node. `gpus`: of each entry, on its node."""
+    codes, words = pd.factorize(said)
+    names: dict[str, int] = {}
+    entries: list[Ints] = []
+    places: list[Ints] = []
+    amounts: list[Floats] = []
+    for code, word in enumerate(words.tolist()):
+        rows = np.flatnonzero(codes == code)
+        several = "=" in word
+        for name, count in by_type(0, word).items():
+            if name:
+                entries.append(rows)
+                places.append(np.full(len(rows), names.setdefault(name, len(names))))
+                amounts.append(count / width[rows] if several else gpus[rows])
+    found: list[Counter[str]] = [Counter() for _ in range(n)]
+    if not entries:
+        return found
+    at = np.concatenate(entries)
+    groups, group = np.unique(node[at] * len(names) + np.concatenate(places), return_inverse=True)
+    (most,) = peak(group, start[at], end[at], [np.concatenate(amounts)], len(groups))
+    listed = list(names)
+    for where, count in zip(groups.tolist(), np.ceil(most - 1e-6).astype(np.int64).tolist(), strict=True):
+        found[where // len(names)][listed[where % len(names)]] = count
+    return found
 
 
 def peak(group: Ints, start: Floats, end: Floats, amounts: Sequence[Floats], groups: int = 1) -> list[Floats]:
@@ -217,18 +257,21 @@ def _groups(keys: Sequence[Hashable]) -> list[list[int]]:
     return list(groups.values())
 
 
-def _gpus_of_siblings(gpus: Ints, types: list[frozenset[str]], like: Sequence[Hashable]) -> list[int]:
+def _gpus_of_siblings(
+    gpus: Ints, types: list[frozenset[str]], of_types: list[Counter[str]], like: Sequence[Hashable]
+) -> list[int]:
     """Give nodes on which no GPU was in use those of their siblings, if most siblings have some and all of
     these the same; in place. Returns which nodes.
     """
     given = []
     for siblings in _groups(like):
         have = [i for i in siblings if gpus[i] > 0]
-        kinds = {(int(gpus[i]), types[i]) for i in have}
-        if len(kinds) == 1 and 2 * len(have) > len(siblings):
+        sizes = {(int(gpus[i]), types[i]) for i in have}
+        if len(sizes) == 1 and 2 * len(have) > len(siblings):
             for i in siblings:
                 if not gpus[i]:
-                    gpus[i], types[i] = next(iter(kinds))
+                    gpus[i], types[i] = next(iter(sizes))
+                    of_types[i] = of_types[have[0]]
                     given.append(i)
     return sorted(given)
 
