@@ -39,6 +39,8 @@ backend = "commands"
 rpc_timeout_s = 20
 jitter_s = 0
 """
+MAILPROG = "/usr/local/bin/mailprog"
+DROP_INS = "/etc/systemd/system/tias-slurm.service.d"
 METRICS = '[metrics]\nlisten = "127.0.0.1:9418"\n'
 DATABASE = (
     "create database if not exists slurm_acct_db; create user slurm@localhost identified via unix_socket; "
@@ -229,9 +231,9 @@ def put(m: Machine, path: str, text: str) -> None:
     target.chmod(0o644)
 
 
-def submit(m: Machine) -> str:
+def submit(m: Machine, comment: str = "deadline=+3h") -> str:
     """A waiting job that asks for GPUs."""
-    words = ("--parsable", "--chdir=/tmp", "-o", "/dev/null", "--gpus=1", "--comment=deadline=+3h")
+    words = ("--parsable", "--chdir=/tmp", "-o", "/dev/null", "--gpus=1", f"--comment={comment}")
     done = m.run("sbatch", *words, "--wrap", "true", user="alice")
     return done.strip()
 
@@ -313,6 +315,25 @@ def check(m: Machine) -> None:
     assert '"stopped"' in m.journal()
     say(f"stopped in {time.monotonic() - began:.1f} s")
     assert "Traceback" not in m.journal(), m.journal()
+
+    # mail by a program that wants no rights; and the drop-in for one that does
+    put(m, MAILPROG, '#!/bin/sh\n{ echo "$@"; cat; } >> /var/lib/tias-slurm/mails\n')
+    m.run("chmod", "0755", MAILPROG)
+    mail = f'[notify]\nhow = "mail"\nmail_prog = "{MAILPROG}"\nmail_domain = "example.org"\n'
+    put(m, "/etc/tias-slurm/config.toml", CONFIG + mail)
+    job = submit(m, "deadline=18:00")
+    m.systemctl("start", "tias-slurm")
+    sent = f"-s Slurm Job_id={job} tias-slurm: a key in the comment is not taken alice@example.org"
+    m.wait("mail", lambda: sent in m.run("cat", "/var/lib/tias-slurm/mails", check=False))
+    m.run("install", "-m", "0644", f"{INNER_CHECKOUT}/systemd/mail.conf", f"{DROP_INS}/mail.conf")
+    m.systemctl("daemon-reload")
+    m.systemctl("restart", "tias-slurm")
+    status = Path(f"/proc/{m.init}/root/proc/{m.show('MainPID')}/status").read_text()
+    assert re.search(r"^NoNewPrivs:\s+0$", status, re.MULTILINE)
+    assert re.search(r"^CapBnd:\s+0{16}$", status, re.MULTILINE)
+    m.run("rm", f"{DROP_INS}/mail.conf")
+    m.systemctl("stop", "tias-slurm")
+    say("mail goes out as the unit stands, and mail.conf lets a setgid program run")
 
     # as SlurmUser
     put(m, "/etc/systemd/system/tias-slurm.service.d/user.conf", "[Service]\nUser=slurm\nGroup=slurm\n")

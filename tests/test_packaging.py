@@ -38,6 +38,7 @@ def test_all_files_have_their_place(tmp_path: Path) -> None:
         "/usr/share/man/man1/tias-slurm.1",
         "/usr/share/man/man5/tias-slurm-config.5",
         "/usr/share/bash-completion/completions/tias-slurm",
+        "/usr/share/tias-slurm/mail.conf",
         "/usr/share/tias-slurm/tias.lua",
         "/usr/share/tias-slurm/config.example.toml",
         "/usr/share/doc/tias-slurm/install.md",

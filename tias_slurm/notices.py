@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Bools, Floats, JobTable
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints, JobTable
 
 REQUEUE, REFUSED, IMPOSSIBLE = "requeue", "refused", "impossible"
 REASONS = (REQUEUE, REFUSED, IMPOSSIBLE)  # in the order in which they are sent
@@ -83,10 +83,12 @@ def due(standing: Standing, kept: Iterable[Kept], room: int) -> Step:
     known = {k.key: k for k in kept}
     ids = jobs.job_id
     arrays = np.where(jobs.array_id > 0, jobs.array_id, ids)
-    here: dict[str, dict[int, list[int]]] = {REQUEUE: _by(ids), REFUSED: _by(arrays)}
-    here[IMPOSSIBLE] = here[REFUSED]
     true = {REQUEUE: standing.requeued, REFUSED: standing.refused, IMPOSSIBLE: standing.impossible}
     owner = {REQUEUE: ids, REFUSED: arrays, IMPOSSIBLE: arrays}
+    here = {
+        reason: _by(owner[reason], [k.key[0] for k in known.values() if k.key[1] == reason], true[reason])
+        for reason in REASONS
+    }
     step = Step([], [], [], [], 0)
     for old in known.values():
         rows = here[old.key[1]].get(old.key[0], [])
@@ -140,10 +142,11 @@ def _holds(standing: Standing, true: Bools, old: Kept, rows: list[int]) -> bool:
     return any(float(standing.claim[r]) == old.about for r in runs)
 
 
-def _by(owners: np.ndarray[tuple[int], np.dtype[np.int64]]) -> dict[int, list[int]]:
-    """Rows by owner."""
+def _by(owners: Ints, known: list[int], true: Bools) -> dict[int, list[int]]:
+    """Rows by owner, of those for whom something is true or known. Shapes (n,)."""
+    rows = np.flatnonzero(np.isin(owners, np.concatenate((owners[true], np.array(known, dtype=np.int64)))))
     found: dict[int, list[int]] = {}
-    for row, owner in enumerate(owners.tolist()):
+    for row, owner in zip(rows.tolist(), owners[rows].tolist(), strict=True):
         found.setdefault(owner, []).append(row)
     return found
 
