@@ -69,10 +69,14 @@ def live(home, *, n=90, seed=1, requeue="on", mode="enforce") -> Week:
     state.mkdir(exist_ok=True)
     config_path.write_text(
         f'[daemon]\nmode = "{mode}"\nstate_dir = "{state}"\n[requeue]\nmode = "{requeue}"\n'
-        '[deadlines]\ntimezone = "UTC"\n'
+        '[deadlines]\ntimezone = "UTC"\n[cycle]\ninterval_s = 300\n'
     )
     config = Config.model_validate(
-        {"daemon": {"mode": mode, "state_dir": str(state)}, "requeue": {"mode": requeue}}
+        {
+            "daemon": {"mode": mode, "state_dir": str(state)},
+            "requeue": {"mode": requeue},
+            "cycle": {"interval_s": 300},
+        }
     )
     jobs = jobs_of(n, seed)
     run = Run(workload(jobs, trace=False), uniform(16, 8), config, Options(), [])

@@ -3,9 +3,12 @@
 import gzip
 import json
 import unicodedata
+from datetime import UTC, datetime
 
 import pytest
 from command import T0
+from lived_week import T0 as LIVED
+from lived_week import live
 from raw_queue import NOW, queue, running
 from test_status import Desk
 
@@ -213,3 +216,39 @@ def test_status_of_a_cycle_that_failed(desk):
         done = desk.cli("status", "--config", desk.path, "--anonymise", *more)
         assert leaks(done.out.encode() + done.err.encode()) == []
         assert "no answer" in done.out
+
+
+def test_a_report_names_nobody(tmp_path, cli):
+    week = live(tmp_path)
+    who = {f"u{i}": name for i, name in enumerate(USERS)}
+    lines = week.export.read_text().splitlines()
+    made = [lines[0]]
+    for i, line in enumerate(lines[1:]):
+        cells = line.split("|")
+        cells[3], cells[4] = who[cells[3]], ACCOUNT
+        # the ledger knows of the deadlines what the comments here do not say
+        cells[19], cells[20] = f"{TEXT} deadline={TEXT}{i} requeue=yes", f"sbatch --comment={TEXT} {ZOE}"
+        made.append("|".join(cells))
+    made.append("|".join(TEXT for _ in cells))
+    export, nodes = tmp_path / f"{FILE}.txt", tmp_path / f"{FILE}-nodes.toml"
+    export.write_text("\n".join(made) + "\n")
+    nodes.write_text("[[nodes]]\nname = 'n[1-2]'\ngpus = 8\n")
+    since, until = (datetime.fromtimestamp(t, UTC).isoformat() for t in (LIVED - 60, week.end.max() + 2))
+    words = ["report", "--config", week.config, "--export", export, "--nodes", nodes, "--since", since]
+    words += ["--until", until]
+    plain = cli(*words, "--json", "--out", tmp_path / "plain")
+    assert plain.code == 0, plain.err
+    told = plain.out.encode() + files_of(tmp_path / "plain")
+    assert set(leaks(told)) >= {"zacharias", TEXT, FILE}
+    page = cli(*words, "--anonymise", "--out", tmp_path / "out")
+    hidden = cli(*words, "--anonymise", "--json")
+    assert (page.code, hidden.code) == (0, 0), page.err
+    for done in (page, hidden):
+        assert leaks(done.out.encode() + done.err.encode()) == []
+    assert leaks(files_of(tmp_path / "out")) == []
+    before, after = json.loads(plain.out), json.loads(hidden.out)
+    assert before["outcome"] == after["outcome"]
+    assert before["done"]["requeues"] == after["done"]["requeues"]
+    a, b = ([m["user"] for m in d["done"]["requeue_list"]] for d in (before, after))
+    assert a
+    assert len(set(zip(a, b, strict=True))) == len(set(a)) == len(set(b))

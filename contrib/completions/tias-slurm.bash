@@ -36,6 +36,13 @@ _tias_slurm() {
         status:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
         explain:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
         history:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+        report:--since) return ;;
+        report:--until) return ;;
+        report:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+        report:--export) return ;;
+        report:--nodes) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
+        report:--cluster) return ;;
+        report:--out) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -d -- "$word"); return ;;
         pause:--reason) return ;;
         pause:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
         resume:--config) compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return ;;
@@ -48,14 +55,15 @@ _tias_slurm() {
     esac
     local words= files=
     case $command in
-        '') words='--version --help dry-run run once plan status explain history pause resume ignore unignore restore check-config show-config' ;;
-        dry-run) words='--config --delimiter --format --columns --time-unit --timezone --cluster --assume-deadlines --how-to-export --nodes --gpus --gpus-per-node --placement --policies --preemption --consent --consent-seed --interval --checkpoint --restart-cost --requeue-delay --out --json --help' files=1 ;;
+        '') words='--version --help dry-run run once plan status explain history report pause resume ignore unignore restore check-config show-config' ;;
+        dry-run) words='--config --delimiter --format --columns --time-unit --timezone --cluster --assume-deadlines --how-to-export --nodes --gpus --gpus-per-node --placement --policies --preemption --consent --consent-seed --interval --checkpoint --restart-cost --requeue-delay --out --json --anonymise --help' files=1 ;;
         run) words='--config --mode --help' ;;
         once) words='--config --mode --json --help' ;;
         plan) words='--config --json --help' ;;
-        status) words='--config --json --watch --help' ;;
-        explain) words='--config --json --help' ;;
-        history) words='--config --json --help' ;;
+        status) words='--config --json --watch --anonymise --help' ;;
+        explain) words='--config --json --anonymise --help' ;;
+        history) words='--config --json --anonymise --help' ;;
+        report) words='--since --until --config --export --nodes --cluster --json --anonymise --out --help' ;;
         pause) words='--reason --config --json --help' ;;
         resume) words='--config --json --help' ;;
         ignore) words='--reason --config --json --help' ;;

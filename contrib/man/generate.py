@@ -28,7 +28,7 @@ EXIT_STATUS = {
     "0": "done",
     "1": "something inside failed, or as the command says",
     "2": "the input, the settings or the command line cannot be used; one line on standard error says why",
-    "3": "explain and history: no such job",
+    "3": "explain and history: no such job; report: no record of that time",
 }
 
 

@@ -136,6 +136,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
     """The whole report as a document, times in epoch s. Raises InputError, AdapterError."""
     from tias_slurm import remembered
     from tias_slurm.doings import Jobs, covered, doings
+    from tias_slurm.ledger_trim import DROPPED, dropped
     from tias_slurm.replay.claims import find_deadlines
     from tias_slurm.replay.workload import weigh_jobs
     from tias_slurm.store import SqliteStore
@@ -147,6 +148,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
         store = SqliteStore(path, older="refuse")
         stack.callback(store.close)
         entries, tally = _records(store, since, until)
+        lacks = _lacks(settings, since, dropped(store.get(DROPPED)))
         memory = remembered.recall(store, work.jobs)
     learned = remembered.take_times(work.jobs, memory)
     work.jobs["weight"] = weigh_jobs(work.jobs, settings.gpus.weights)
@@ -162,6 +164,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
         "dry_run": dry,
         "done": {
             "on_record": on_record,
+            "lacks": lacks,
             **covered(tally, since, until),
             **doings(entries, tally, Jobs(work.jobs, memory), dry=dry),
         },
@@ -251,6 +254,16 @@ def _ledger(settings: Config, since: float, until: float) -> tuple[str, bool]:
         if entries or tally.hours:
             return path, dry
     return there[0]
+
+
+def _lacks(settings: Config, since: float, dropped: dict[str, Any]) -> str:
+    """What the ledger no longer has of that time, as far as that is known; "": nothing."""
+    days = settings.daemon.keep_days
+    if since < time.time() - 86_400.0 * days:
+        return f"what is older than keep_days = {days:g} is dropped"
+    if dropped["last"] is not None and dropped["last"] > since:
+        return f"{dropped['audit']:,} records were dropped for max_ledger_mb, some of them maybe of that time"
+    return ""
 
 
 def _records(store: Any, since: float, until: float) -> tuple[list[Entry], Tally]:

@@ -54,6 +54,8 @@ def _done(document: dict[str, Any]) -> Rows:
     if not d["on_record"]:
         return [("record", "the ledger has no record of that time: no cycle, no write, no requeue")]
     rows: Rows = [("record", _record(d))]
+    if d["lacks"]:
+        rows.append(("not on record", d["lacks"]))
     if document["dry_run"]:
         rows.append(("mode", "a dry run: nothing of this was sent to Slurm"))
     for lever, found in d["writes"].items():
