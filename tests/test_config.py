@@ -237,7 +237,7 @@ def test_check_config(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["check-config", "--config", path])
     assert (result.exit_code, result.stdout) == (0, f"{path}: valid, 1 setting\n")
     document = json.loads(CliRunner().invoke(app, ["check-config", "--config", path, "--json"]).stdout)
-    assert document == {"valid": True, "path": path, "set": ["cycle.interval_s"]}
+    assert document == {"valid": True, "path": path, "set": ["cycle.interval_s"], "notes": []}
     bad = CliRunner().invoke(app, ["check-config", "--config", str(tmp_path / "absent")])
     assert isinstance(bad.exception, ConfigError)
 

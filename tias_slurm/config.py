@@ -17,6 +17,7 @@ from zoneinfo import ZoneInfo
 from pydantic import PrivateAttr, ValidationError
 from pydantic_core import ErrorDetails
 
+from tias_slurm.config_changes import bring_up
 from tias_slurm.errors import InputError, printable
 from tias_slurm.leadership import timing
 from tias_slurm.settings import (
@@ -71,6 +72,12 @@ class Config(Section):
     metrics: Metrics = Metrics()  # type: ignore[call-arg]
     replay: Replay = Replay()  # type: ignore[call-arg]
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+    _notes: list[str] = PrivateAttr(default_factory=list)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What should be changed in the file, which was made for an older version; a line each."""
+        return tuple(self._notes)
 
     def origin(self, key: str) -> str:
         """Where the value of "section.name" came from: "default", a path, or "command line".
@@ -130,7 +137,9 @@ def load_config(path: str | None = None, overrides: Mapping[str, object] | None 
     Raises ConfigError with one line per problem.
     """
     source = DEFAULT_PATH if path is None else path
-    data = {} if path is None and not os.path.exists(DEFAULT_PATH) else _read(source)
+    data, text = ({}, "") if path is None and not os.path.exists(DEFAULT_PATH) else _read(source)
+    changes = bring_up(data, text)
+    notes, problems = ([f"{printable(source, 300)}: {line}" for line in lines] for lines in changes)
     origins = {f"{s}.{n}": source for s, part in data.items() if isinstance(part, dict) for n in part}
     for key, value in (overrides or {}).items():
         if value is None:
@@ -144,17 +153,21 @@ def load_config(path: str | None = None, overrides: Mapping[str, object] | None 
         config = Config.model_validate(data)
     except ValidationError as error:
         lines = [_line(e, origins, source) for e in error.errors(include_url=False)]
-        raise ConfigError("\n".join(lines)) from None
+        raise ConfigError("\n".join([*problems, *lines, *notes])) from None
+    if problems:
+        raise ConfigError("\n".join([*problems, *notes]))
     if config.daemon.lease_path:
         try:
             timing(config.cycle.interval_s, config.daemon.rpc_timeout_s)
         except InputError as error:
             raise ConfigError(f"{printable(source, 300)}: {error}") from None
     config._origins.update(origins)
+    config._notes.extend(notes)
     return config
 
 
-def _read(path: str) -> dict[str, Any]:
+def _read(path: str) -> tuple[dict[str, Any], str]:
+    """What is in the file, and its text."""
     shown = printable(path, 300)
     try:
         with open(path, "rb") as file:
@@ -165,7 +178,8 @@ def _read(path: str) -> dict[str, Any]:
     if len(raw) > MAX_FILE_BYTES:
         raise ConfigError(f"{shown}: larger than {MAX_FILE_BYTES} bytes: not a settings file")
     try:
-        return tomllib.loads(raw.decode("utf-8"))
+        text = raw.decode("utf-8")
+        return tomllib.loads(text), text
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
         raise ConfigError(f"{shown}: line {line} is not UTF-8 text; write the file in TOML") from None

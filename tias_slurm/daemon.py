@@ -109,6 +109,11 @@ class Daemon:
         else:
             self._take_over()
         self._show.open(self.config, self.adapter.name, self.facts, self._keeper)
+        self._tell_notes()
+
+    def _tell_notes(self) -> None:
+        for note in self.config.notes:
+            self._log.warning("settings", message=note)
 
     def close(self) -> None:
         """Let go of everything; the lease last, when nothing of ours can be under way."""
@@ -433,4 +438,5 @@ class Daemon:
                 jitter=fresh.daemon.jitter_s or None,
             )
         self._show.reloaded()
+        self._tell_notes()
         self._log.info("reloaded")

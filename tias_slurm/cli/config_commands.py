@@ -46,9 +46,10 @@ def check_config(
 ) -> None:
     """Check a settings file: every key known, every value of the right type and in range.
 
-    Prints what the file sets; ends with exit code 2 and one line per problem if it is wrong. With --live,
-    best as the account of the daemon: rights, lever, slurm.conf, versions, state directory; exit code 1 if
-    something there keeps the daemon from working. Changes nothing.
+    Prints what the file sets, and which lines of one for an older version to change; ends with exit code 2
+    and one line per problem if it is wrong. With --live, best as the account of the daemon: rights, lever,
+    slurm.conf, versions, state directory; exit code 1 if something there keeps the daemon from working.
+    Changes nothing.
 
     Example: tias-slurm check-config --live --config /etc/tias-slurm/config.toml
     """
@@ -59,11 +60,14 @@ def check_config(
     findings = _ask(loaded) if live else []
     if as_json:
         found = {"findings": [asdict(f) for f in findings]} if live else {}
-        _print_json({"valid": True, "path": None if absent else path, "set": given, **found})
+        path_ = None if absent else path
+        _print_json({"valid": True, "path": path_, "set": given, "notes": list(loaded.notes), **found})
     elif absent:
         typer.echo(f"{path} does not exist: the built-in defaults hold")
     else:
         typer.echo(f"{printable(path, 300)}: valid, {len(given)} setting{'s' * (len(given) != 1)}")
+        for note in loaded.notes:
+            typer.echo(f"to change: {note}")
     if live and not as_json:
         _print_findings(findings)
     if any(f.severity == "error" for f in findings):
