@@ -8,8 +8,12 @@ import time
 import pytest
 from raw_queue import NOW, queue, running
 from test_daemon import desk  # noqa: F401
+from typer.testing import CliRunner
 
 from tias_slurm import messenger
+from tias_slurm.cli.app import app
+from tias_slurm.cli.messages import line, status_line, summary, told
+from tias_slurm.config import ConfigError, load_config
 from tias_slurm.notice_book import NoticeBook
 from tias_slurm.senders import MOST_WAITING, Courier, Sent
 from tias_slurm.store import LedgerError
@@ -238,3 +242,36 @@ def test_old_ones_go_but_not_of_jobs_that_are_here(post):
     daemon = post.daemon(queue({**BAD, "submit": long_ago - 9}))
     post.cycle(daemon)
     assert [row[0] for row in post.kept()] == [100]
+
+
+def test_what_people_see_of_it(post):
+    daemon = post.daemon(queue(BAD, BAD), extra=f"{MAIL}max_per_hour = 1\n")
+    post.cycle(daemon, 2)
+    config = daemon.config
+    [first], [second] = told(config, 100), told(config, 101)
+    assert line(first) == ("sent", f"mail, refused: said so: {' '.join(first['text'])}")
+    assert line(first)[1].count("job 100: deadline= in its comment is not taken") == 1
+    assert (line(second)[0], second["told"], second["taken_up"]) == ("waits", None, None)
+    assert told(config, 100, words=False)[0]["message"] == ""
+    assert told(config, 7) == []
+    found = summary(daemon.store, "mail", NOW + 60)
+    assert found == {"how": "mail", "waiting": 1, "day": {"sent": 1}}
+    assert status_line(found) == "mail; in the last day 1 sent; 1 wait"
+    assert status_line(summary(daemon.store, "mail", NOW + 9e5)) == "mail; none in the last day; 1 wait"
+    assert status_line({"how": "off", "waiting": 0, "day": {}}) == ""
+    done = CliRunner().invoke(app, ["history", "100", "--config", str(post.desk.path)])
+    assert "notify" in done.stdout
+    assert "deadline= in its comment is not taken" in " ".join(done.stdout.split())
+    done = CliRunner().invoke(app, ["status", "--config", str(post.desk.path)])
+    assert "messages" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ['how = "sms"', 'mail_prog = "mail -s"', 'mail_domain = "a b"', "max_per_hour = -1", "timeout_s = 0"],
+)
+def test_settings_that_are_refused(tmp_path, setting):
+    path = tmp_path / "c.toml"
+    path.write_text(f"[notify]\n{setting}\n")
+    with pytest.raises(ConfigError, match=rf"notify\.{setting.split()[0]}"):
+        load_config(str(path))

@@ -114,7 +114,7 @@ class Messenger:
         gone = set(step.forget)
         for notice in step.wait:
             kept = Kept(notice.key, now, notice.about, math.nan)
-            changed.append(Row(kept, "", 0, "", _text(made, config, notice)))
+            changed.append(Row(kept, how, 0, "", _text(made, config, notice)))
         for notice in step.send:
             before = None if notice.key in gone else rows.get(notice.key)
             text = _text(made, config, notice, before.text if before is not None else None)

@@ -18,7 +18,7 @@ class Row(NamedTuple):
     """One message as it is kept."""
 
     kept: Kept
-    how: str  # output, mail; "": not sent yet
+    how: str  # output, mail: it was sent so, or would have been when it came up
     record: int  # job id of the record that was told; 0: none yet
     message: str  # why it failed
     text: Message

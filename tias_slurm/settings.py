@@ -385,7 +385,10 @@ class Notify(Section):
         "", description="the program that sends mail, called as Slurm calls it; empty: slurm.conf's MailProg"
     )
     mail_domain: str = Field(
-        "", max_length=190, description="the domain of users' addresses; empty: slurm.conf's MailDomain"
+        "",
+        max_length=190,
+        pattern=r"^[A-Za-z0-9.-]*$",
+        description="the domain of users' addresses; empty: slurm.conf's MailDomain",
     )
     max_per_hour: int = Field(
         100, ge=0, description="messages that are sent in any hour, in all; the others wait"

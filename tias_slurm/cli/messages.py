@@ -37,7 +37,7 @@ def _document(row: Row, words: bool) -> dict[str, Any]:
         "reason": kept.key[1],
         "job_id": kept.key[0],
         "told": row.record or None,
-        "how": row.how or None,
+        "how": row.how,
         "taken_up": taken_up,
         "result": "waits" if kept.waits else kept.result or None,
         "message": row.message if words else "",
@@ -48,13 +48,12 @@ def _document(row: Row, words: bool) -> dict[str, Any]:
 def line(message: dict[str, Any]) -> tuple[str, str]:
     """What became of a message, and what it says with why it failed, for people."""
     result = message["result"] or "not known"
-    if result == "waits":
-        result = "waits until the job runs" if not message["message"] else "waits for another try"
+    if result == "waits" and message["message"]:
+        result = "waits for another try"
+    elif result == "waits" and message["how"] == "output":
+        result = "waits until the job runs"
     why = f": {message['message']}" if message["message"] else ""
-    return (
-        result,
-        f"{message['how'] or 'message'} about {message['reason']}{why}: {' '.join(message['text'])}",
-    )
+    return result, f"{message['how']}, {message['reason']}{why}: {' '.join(message['text'])}"
 
 
 def summary(store: SqliteStore, how: str, now: float) -> dict[str, Any]:
