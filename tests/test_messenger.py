@@ -6,8 +6,9 @@ import sqlite3
 import time
 
 import pytest
-from raw_queue import NOW, queue, running
+from raw_queue import NOW, Scripted, queue, running
 from test_daemon import desk  # noqa: F401
+from test_leadership import pair, turn  # noqa: F401
 from typer.testing import CliRunner
 
 from tias_slurm import messenger
@@ -275,3 +276,23 @@ def test_settings_that_are_refused(tmp_path, setting):
     path.write_text(f"[notify]\n{setting}\n")
     with pytest.raises(ConfigError, match=rf"notify\.{setting.split()[0]}"):
         load_config(str(path))
+
+
+def test_the_next_leader_does_not_tell_again_and_who_lost_the_lead_tells_nothing(pair, monkeypatch):  # noqa: F811
+    told_by = []
+
+    def mail(*_):
+        return lambda letter: (told_by.append(letter.key[0]), Sent(letter, "sent"))[1]
+
+    monkeypatch.setattr(messenger, "Mail", mail)
+    pair.slurm = Scripted(queue(BAD, BAD))
+    first = pair.daemon("ctl1", "state", "enforce", MAIL, "max_per_hour = 1")
+    second = pair.daemon("ctl2", "state", "enforce", MAIL, "max_per_hour = 9")
+    assert turn(first, second) == ["ok", "standby"]
+    first._messenger._courier.stop(10.0)
+    assert told_by == [100]
+    pair.in_charge = "ctl2"
+    assert turn(first, second) == ["standby", "ok"]
+    assert first._may_tell() == "this daemon no longer leads"
+    second._messenger._courier.stop(10.0)
+    assert told_by == [100, 101]
