@@ -2,7 +2,8 @@
 # make test      set everything up and pass the tests: test-host, those that need nothing else, and test-live, the
 #                core of those on real Slurms, which it brings up (root on Debian; else it says what did not run)
 # make test-full the host's tests, and all tests on real Slurms
-# make lint      ruff and mypy --strict
+# make lint      ruff, mypy --strict, and the documentation's links
+# make docs      the documentation as a site, in build/docs
 # make bench     speed and memory, as ratios against something known
 # make man completions   after a change of options or settings
 # make deb, rpm  packages; see contrib/packaging/README.md
@@ -12,7 +13,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 OUT ?= dry-run-report
 
-.PHONY: dry-run test test-host test-live test-full lint bench bench-live man completions deb rpm lock clean
+.PHONY: dry-run test test-host test-live test-full lint docs bench bench-live man completions deb rpm lock clean
 .DEFAULT_GOAL := dry-run
 
 # a Debian without python3-venv gets it where we may install it, and a clear word where we may not
@@ -48,6 +49,11 @@ lint: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(MAKE) --no-print-directory docs
+
+# --strict: a broken link or heading fails (not with --quiet, which takes the warnings away before they count)
+docs: .venv/ready
+	$(BIN)/mkdocs build --strict --site-dir build/docs
 
 bench: .venv/ready
 	$(BIN)/python bench/read_export.py
