@@ -274,15 +274,15 @@ class Daemon(Section):
         50.0, gt=0, description="writes are sent no faster; below 2 for an Operator under rl_enable"
     )
     keep_days: float = Field(90.0, gt=0, description="how long the ledger keeps what has ended")
+    max_ledger_mb: float = Field(
+        2000.0, ge=1, description="a larger ledger drops sooner what ended longest ago; never what is needed"
+    )
     user_export: str = Field(
         "",
         description="where users find what explain needs of the ledger, each of their own jobs; empty: none",
     )
     lease_path: str = Field(
         "",
-    max_ledger_mb: float = Field(
-        2000.0, ge=1, description="a larger ledger drops sooner what ended longest ago; never what is needed"
-    )
         description="a file that the daemons of all controllers see, so that one acts; empty: only one",
     )
     log_format: Literal["json", "console"] = Field("json", description="form of the log on standard error")

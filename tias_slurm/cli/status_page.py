@@ -38,12 +38,12 @@ def headline(daemon: dict[str, Any]) -> Text:
     if daemon["late"]:
         last = f"for {ago(daemon['last_ok'])[:-4]}" if daemon["last_ok"] else "yet"
         return Text(f"{words}, but no good cycle {last}", style="bold red")
-    if daemon["stands_by"]:
-        return Text(f"{words}, stands by: {daemon['leadership']['why']}", style="bold yellow")
     if daemon["trouble"]:
         return Text(
             f"{words}, but nothing can be done: {printable(daemon['trouble'], 200)}", style="bold red"
         )
+    if daemon["stands_by"]:
+        return Text(f"{words}, stands by: {daemon['leadership']['why']}", style="bold yellow")
     if daemon["no_rights"]:
         return Text(f"{words}, but it has no rights to write", style="bold red")
     if daemon["paused"]:
