@@ -57,7 +57,7 @@ def jobs_of(n, seed, share=0.5):
         window = np.round(work * (0.7 if i % 11 == 0 else rng.uniform(1.1, 4)))
         due = float(submit[i] + max(window, 600.0)) if rng.random() < share else np.nan
         made.append(
-            {"submit": submit[i], "work": max(work, 60.0), "gpus": int(rng.choice([1, 2, 4, 8])),
+            {"submit": submit[i], "work": max(work, 60.0), "gpus": int(rng.choice([1, 2, 4, 8])), "cpus": 1,
              "deadline": due, "consent": int(rng.random() < 0.7), "user": f"u{i % 4}", "partition": "gpu"}
         )  # fmt: skip
     return made

@@ -8,13 +8,18 @@ from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
 
 import numpy as np
+import pandas as pd
 import pytest
 from lived_week import T0, live
 from worlds import HOUR, replay
 
 from tias_slurm.cli.report import moment
 from tias_slurm.errors import InputError
+from tias_slurm.ledger_table import COLUMNS
+from tias_slurm.remembered import Learned, Memory, take_claims, take_times
+from tias_slurm.replay.workload import Refusals, Workload
 from tias_slurm.slurm.nodes import uniform
+from tias_slurm.worth import as_they_stood, ended
 
 NODES = "[[nodes]]\nname = 'n[1-2]'\ngpus = 8\n"
 
@@ -187,6 +192,82 @@ def test_another_job_of_the_same_number_is_not_taken_for_it(cli, weeks, tmp_path
     assert told["outcome"] is not None
 
 
+@pytest.mark.parametrize(("a", "b"), [(10, 50), (20, 60), (40, 90)])
+def test_in_the_midst_of_a_life_the_replay_finds_what_there_was(cli, weeks, a, b):
+    """Without requeues, and with a life that was the model, it goes on as life did."""
+    week = weeks(requeue="off", seed=3)
+    told = document(cli, week, T0 + a * HOUR, T0 + b * HOUR)
+    model = told["worth"]["model"]
+    assert model["deadline_jobs"] > 15
+    assert model["met_only_in_life"] + model["met_only_in_replay"] <= 1
+    life, ours = (told["worth"]["policies"][name]["jct_mean_s"] for name in ("recorded", "tias@off"))
+    # on which nodes jobs stood the replay does not know, and so not how the free GPUs lay
+    assert ours == pytest.approx(life, rel=0.2)
+
+
+def table(**columns):
+    n = len(next(iter(columns.values())))
+    usual = {"runs": 1, "gpus": 1, "state": "COMPLETED", "lost_work": 0.0, "deadline": np.nan}
+    made = pd.DataFrame({k: np.broadcast_to(v, n).copy() for k, v in {**usual, **columns}.items()})
+    made["job_id"] = [str(i) for i in range(n)]
+    return made
+
+
+def test_jobs_as_they_stood():
+    """Ran; ran, was requeued later; waited, had run before; waited; came later."""
+    jobs = table(
+        first_submit=[0.0, 0, 0, 0, 150],
+        eligible=[0.0, 0, 0, 0, 160],
+        first_start=[50.0, 60, 120, 130, 170],
+        start=[50.0, 200, 120, 130, 170],
+        work=[500.0, 500, 500, 500, 500],
+        last_work=[400.0, 300, 350, 500, 500],
+        kept_work=[0.0, 40, 0, 0, 0],
+    )
+    stood = as_they_stood(Workload(jobs, False, 1, 5, Refusals()), 100.0).jobs
+    assert stood["eligible"].tolist() == [50, 60, 100, 100, 160]
+    assert stood["work"].tolist() == [400, 340, 350, 500, 500]
+    assert jobs["work"].tolist() == [500] * 5
+
+
+def test_who_was_requeued_last_has_not_ended():
+    jobs = table(end=[10.0, 10, 20, 20.5, np.nan, 15], state=["COMPLETED"] * 5 + ["REQUEUED"])
+    assert ended(jobs, 10, 20).tolist() == [False, False, True, False, False, False]
+
+
+def memory(jobs, **columns):
+    rows = np.full((len(jobs), len(COLUMNS)), np.nan)
+    for name in ("attained", "kept", "lost"):
+        rows[:, COLUMNS.index(name)] = 0
+    rows[:, COLUMNS.index("counts")] = 1
+    for name, values in columns.items():
+        rows[:, COLUMNS.index(name)] = values
+    return Memory(np.ones(len(jobs), dtype=bool), rows)
+
+
+def test_what_the_ledger_knows_better():
+    jobs = table(first_submit=[100.0] * 3, work=[50.0] * 3, lost_work=[0.0, 30, 0], gpus=2)
+    known = memory(jobs, first_submit=[10.0, 100, 100], kept=[70, 20, 0], attained=[2 * 90.0, 2 * 30, 0])
+    known.known[2] = False
+    told = take_times(jobs, known)
+    assert (told.jobs, told.first_submits, told.kept) == (2, 1, 2)
+    assert jobs["first_submit"].tolist() == [10, 100, 100]
+    assert jobs["work"].tolist() == [120, 70, 50]
+    # what was lost before the history began is known from the service
+    assert jobs["lost_work"].tolist() == [20, 10, 0]
+    assert (jobs["last_work"].tolist(), jobs["kept_work"].tolist()) == ([50] * 3, [0, 20, 0])
+
+
+def test_claims_as_they_held():
+    jobs = table(deadline=[np.nan, 50.0, 60.0, 70.0, np.nan, 80.0])
+    known = memory(jobs, claim=[40.0, 55, np.nan, 70, np.nan, np.nan], counts=[1, 1, 1, 0, 1, 1],
+                   lost=[0, 0, 0, 0, 1, 0])  # fmt: skip
+    known.known[5] = False
+    told = take_claims(jobs, known, Learned())
+    assert np.array_equal(jobs["deadline"], [40, 55, np.nan, np.nan, np.nan, 80], equal_nan=True)
+    assert (told.claims, told.moved, told.not_held, told.over_quota, told.withdrawn) == (1, 1, 1, 1, 1)
+
+
 # ---- the page, and what there may not be
 
 
@@ -229,7 +310,7 @@ def test_a_time_without_a_record(cli, weeks):
     later = float(week.end.max()) + 30 * 24 * HOUR
     done = asked(cli, week, later, later + HOUR, code=3)
     assert "the ledger has no record of that time" in done.out
-    assert "no job of the history was there in that time" in done.out
+    assert "not there in that time" in done.out
 
 
 def test_no_ledger(cli, tmp_path, weeks):

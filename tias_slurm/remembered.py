@@ -10,7 +10,8 @@ import pandas as pd
 
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.ledger_rows import find
-from tias_slurm.ledger_table import CLAIM, COLUMNS, COUNTS, FIRST, KEPT, LOST, REDONE, SUBMIT
+from tias_slurm.ledger_table import ATTAINED, CLAIM, COLUMNS, COUNTS, FIRST, KEPT, LOST, REDONE, SUBMIT
+from tias_slurm.replay.workload import weight_of
 
 # accounting and controller may round a time differently
 _SLACK_S = 1.0
@@ -73,15 +74,19 @@ def recall(store: Rows, jobs: pd.DataFrame) -> Memory:
 
 
 def take_times(jobs: pd.DataFrame, memory: Memory) -> Learned:
-    """First submits over requeues, and work that earlier runs had saved, in place: before claims are read,
-    since some count from the first submit."""
+    """First submits over requeues, and what earlier runs did and saved, in place: before claims are read,
+    since some count from the first submit. `work` is then all that a job needed, and two columns say what of
+    that lies in the history: last_work, in the last run, and kept_work, saved by the runs before it."""
     known, table = memory.known, memory.table
     first, work, lost = (jobs[c].to_numpy(np.float64) for c in ("first_submit", "work", "lost_work"))
     earlier = known & (table[:, FIRST] < first - _SLACK_S)
     jobs["first_submit"] = np.where(earlier, table[:, FIRST], first)
     # the last run went on from there, and without our requeues would have had to do it as well
     kept = np.where(known & (jobs["runs"].to_numpy() > 0), np.nan_to_num(table[:, KEPT]), 0.0)
-    jobs["work"], jobs["lost_work"] = work + kept, np.maximum(lost - kept, 0.0)
+    weight = weight_of(jobs)
+    before = np.where(known & (weight > 0), np.nan_to_num(table[:, ATTAINED]) / np.maximum(weight, 1e-9), 0.0)
+    jobs["last_work"], jobs["kept_work"] = work, np.minimum(kept, lost)
+    jobs["work"], jobs["lost_work"] = work + kept, np.maximum(np.maximum(before, lost) - kept, 0.0)
     return Learned(int(known.sum()), int(earlier.sum()), int((kept > 0).sum()))
 
 

@@ -54,16 +54,20 @@ def ended(jobs: pd.DataFrame, since: float, until: float) -> Bools:
 
 
 def as_they_stood(work: Workload, since: float) -> Workload:
-    """The jobs such that a replay finds at `since` what there was: whoever ran is there from its start on,
-    whoever waited cannot start before. What ended earlier is not in the history, and they would find an
-    empty cluster."""
+    """The jobs such that a replay finds at `since` what there was: whoever ran is there from the start of
+    that run on, whoever waited cannot start before, and what was saved before needs no doing again. What
+    ended earlier is not in the history, and they would find an empty cluster. Needs the columns of
+    remembered.take_times."""
     jobs = work.jobs.copy()
-    eligible, start, submit = (jobs[c].to_numpy(np.float64) for c in ("eligible", "start", "first_submit"))
-    old = submit < since
-    ran = old & (jobs["runs"].to_numpy() > 0) & (start < since)
-    stood = np.where(ran, np.maximum(eligible, start), np.where(old, np.maximum(eligible, since), eligible))
-    jobs["eligible"] = stood
-    moved = int((stood > eligible).sum())
+    eligible, start, first_start, submit = (
+        jobs[c].to_numpy(np.float64) for c in ("eligible", "start", "first_start", "first_submit")
+    )
+    old, ran = submit < since, jobs["runs"].to_numpy() > 0
+    in_last, in_first = old & ran & (start < since), old & ran & (first_start < since)
+    from_when = np.where(in_last, start, np.where(in_first, first_start, np.where(old, since, -np.inf)))
+    jobs["eligible"] = np.maximum(eligible, from_when)
+    jobs["work"] = jobs["last_work"] + np.where(in_last, 0.0, jobs["kept_work"])
+    moved = int(old.sum())
     note = (
         f"{plural(moved, 'job')} ran or waited when the time began: in the replay nobody starts before that "
         "who had not"
@@ -111,11 +115,16 @@ def verdicts(jobs: pd.DataFrame, first: Outcome, second: Outcome, rows: Bools) -
     return Verdicts(which(False, False), which(True, True), which(False, True), which(True, False))
 
 
-def compared(run: DryRun, work: Workload, ours: str, since: float, until: float) -> dict[str, Any]:
-    """What the replays say of the same jobs, beside the record. `ours`: the name of the replay of tias."""
+def compared(
+    run: DryRun, work: Workload, stood: Workload, ours: str, since: float, until: float
+) -> dict[str, Any]:
+    """What the replays of the jobs as they stood say, beside the record. `ours`: the name of that of tias."""
     jobs, rows = work.jobs, ended(work.jobs, since, until)
-    outcomes = {name: p.outcome for name, p in run.policies.items()}
-    life = outcomes[LIFE]
+    before = jobs["work"].to_numpy(np.float64) - stood.jobs["work"].to_numpy(np.float64)
+    outcomes = {
+        name: replace(p.outcome, executed=p.outcome.executed + before) for name, p in run.policies.items()
+    }
+    outcomes[LIFE] = life = metrics.recorded_outcome(jobs)
     measures = {name: measured(jobs, outcome, rows) for name, outcome in outcomes.items()}
     part = replace(
         run,

@@ -144,6 +144,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
     since, until = ask.since, ask.until
     path, dry = _ledger(settings, since, until)
     work, problem = _history(settings, ask, show)
+    work.jobs["weight"] = weigh_jobs(work.jobs, settings.gpus.weights)
     with ExitStack() as stack:
         store = SqliteStore(path, older="refuse")
         stack.callback(store.close)
@@ -151,7 +152,6 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
         lacks = _lacks(settings, since, dropped(store.get(DROPPED)))
         memory = remembered.recall(store, work.jobs)
     learned = remembered.take_times(work.jobs, memory)
-    work.jobs["weight"] = weigh_jobs(work.jobs, settings.gpus.weights)
     found = find_deadlines(work, settings, settings.zone())
     learned = remembered.take_claims(work.jobs, memory, learned)
     if names is not None:
@@ -222,7 +222,7 @@ def _judge(
         found=found,
     )
     document["worth"] = {
-        **compared(run, stood, ours, since, until),
+        **compared(run, work, stood, ours, since, until),
         "cluster": run.cluster,
         "elapsed_s": run.elapsed_s,
     }
@@ -278,49 +278,42 @@ def _records(store: Any, since: float, until: float) -> tuple[list[Entry], Tally
 def _history(settings: Config, ask: Ask, show: Show) -> tuple[Workload, str]:
     """The jobs that were there in that time, and why there is nothing to judge ("": there is)."""
     from tias_slurm.slurm.accounting import exported
+    from tias_slurm.slurm.files import label
+    from tias_slurm.slurm.history import NoJobsError
     from tias_slurm.slurm.live import AdapterError
 
-    if ask.export is not None:
-        return _there(_read(ask.export, settings, ask.cluster, show), ask)
-    show("sacct", 0.0)
+    path = ask.export or ""
     try:
+        if ask.export is not None:
+            return _read(path, settings, ask, show), ""
+        show("sacct", 0.0)
         with exported(ask.since, ask.until) as path:
             with open(path, "rb") as file:
                 if sum(1 for _, _ in zip(range(2), file, strict=False)) < 2:
                     return _nobody(), "sacct knows of no job in that time"
-            try:
-                work = _read(path, settings, ask.cluster, show)
-            except InputError as error:
-                # the queue of a site where nothing has started yet, for one
-                return _nobody(), str(error).replace(path, "sacct")
+            work = _read(path, settings, ask, show)
+        work.refused.examples[:] = [replace(r, file="sacct") for r in work.refused.examples]
+        return work, ""
+    except NoJobsError as error:
+        # in a queue where nothing has started yet, for one
+        return _nobody(), str(error).removeprefix(f"{label(path)}: ")
     except AdapterError as error:
         raise AdapterError(f"{error}; {_INSTEAD}", retry=error.retry) from None
-    work.refused.examples[:] = [replace(r, file="sacct") for r in work.refused.examples]
-    return _there(work, ask)
 
 
-def _read(path: str, settings: Config, cluster: str | None, show: Show) -> Workload:
+def _read(path: str, settings: Config, ask: Ask, show: Show) -> Workload:
     from tias_slurm.cli.dry_run import Reading
     from tias_slurm.slurm.history import read_history
 
     return read_history(
         [path],
         zone=settings.zone(),
-        cluster=cluster,
+        cluster=ask.cluster,
         keep_nodes=True,
         keep_ids=True,
+        between=(ask.since, ask.until),
         progress=Reading([path], show),
     )
-
-
-def _there(work: Workload, ask: Ask) -> tuple[Workload, str]:
-    """Without the jobs that had ended before, or came later."""
-    jobs = work.jobs
-    there = (jobs["first_submit"] <= ask.until) & ~(jobs["end"] <= ask.since)
-    if not there.all():
-        work.left_out["not there in that time"] += int((~there).sum())
-        work.jobs = jobs[there].reset_index(drop=True)
-    return work, "" if len(work.jobs) else "no job of the history was there in that time"
 
 
 def _nobody() -> Workload:

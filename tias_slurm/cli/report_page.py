@@ -174,7 +174,6 @@ def _side_by_side(worth: Mapping[str, Any]) -> Table:
         ("JCT of the others", "jct_mean_s", duration),
         ("their wait", "wait_mean_s", duration),
         ("requeues", "requeues", count),
-        ("GPU-hours lost", "gpu_hours_lost", amount),
         ("never ended", "unfinished", count),
     )
     for title, key, form in forms:

@@ -50,6 +50,7 @@ NODE_COLUMNS: dict[str, tuple[str, str]] = {
 # added by slurm.history.read_history(keep_ids=True)
 ID_COLUMNS: dict[str, tuple[str, str]] = {
     "raw_id": ("int64", "JobIDRaw, by which the ledger knows the job; negative for one that is no number"),
+    "first_start": ("float64", "epoch seconds, of the first run that the history has; NaN: none"),
 }
 
 # added by replay.claims

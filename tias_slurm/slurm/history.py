@@ -38,6 +38,10 @@ USEFUL: tuple[tuple[tuple[str, ...], str], ...] = (
 )
 
 
+class NoJobsError(InputError):
+    """A history that can be read, without a job that can be replayed."""
+
+
 def how_to_export() -> str:
     """The command that makes the best input: one line of shell."""
     return HOW_TO_EXPORT
@@ -71,6 +75,7 @@ def read_history(
     cluster: str | None = None,
     keep_nodes: bool = False,
     keep_ids: bool = False,
+    between: tuple[float, float] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Workload:
     """The jobs of one cluster's history.
@@ -81,7 +86,8 @@ def read_history(
     zone       in which text gives times that name no zone
     cluster    which cluster's jobs, where the files hold several
     keep_nodes add the column of NODE_COLUMNS: on which nodes each job ran
-    keep_ids   add the column of ID_COLUMNS: by which number the daemon knows each job
+    keep_ids   add the columns of ID_COLUMNS: what it takes to join the jobs with the daemon's ledger
+    between    leave out records of before and after two times, epoch s, as sacct -S and -E do
     progress   is called with the bytes of input, as stored, taken since its last call
 
     Every row read is a job, or counted in `refused` or `left_out`:
@@ -119,6 +125,10 @@ def read_history(
     if clusters:
         _judge_clusters(sorted(clusters - {""}), cluster)
     records = runs.drop_repeats(Records.concat(parts) if parts else Records.empty(), reader.left_out)
+    if between is not None:
+        there = (records.submit <= between[1]) & ~(records.end <= between[0])
+        reader.left_out["not there in that time"] += int((~there).sum())
+        records = records.take(there)
     pending = records.state == "PENDING"
     if pending.any():
         reader.left_out["pending"] += int(pending.sum())
@@ -127,7 +137,7 @@ def read_history(
     if len(records) > len(jobs.last):
         reader.left_out["earlier runs, joined"] += len(records) - len(jobs.last)
     if not len(jobs.last):
-        raise InputError(_nothing(reader, [files.label(p) for p in paths]))
+        raise NoJobsError(_nothing(reader, [files.label(p) for p in paths]))
     place = {files.label(p): i for i, p in enumerate(paths)}
     reader.refused.examples.sort(key=lambda r: (place[r.file], r.line))
     table = _table(records, jobs)
@@ -136,7 +146,7 @@ def read_history(
         held = np.where(jobs.run >= 0, records.hosts[jobs.run], 0)
         table["node_list"] = pd.Series(lists[held], dtype="object", copy=False)
     if keep_ids:
-        table["raw_id"] = records.key[jobs.last]
+        table["raw_id"], table["first_start"] = records.key[jobs.last], records.start[jobs.first]
     notes = _notes(reader, table, records, jobs, twice)
     return Workload(table, False, len(paths), reader.rows, reader.refused, +reader.left_out, notes)
 
