@@ -56,6 +56,8 @@ class Plan:
     warn: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     # (u,) the waiting row that each is warned for
     warned_for: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    # waiting jobs whose values are lower than they should be, since a running one could not be protected
+    kept_low: int = 0
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,8 @@ class Planner:
         `barred`, shape (n,): jobs that a person or Slurm has taken out of our hands.
         """
         jobs, limits = snapshot.jobs, self.limits
-        target = self.lever.target(history.found, ranking)
         ours = jobs.writable if barred is None else jobs.writable & ~barred
-        if limits.long_share is not None:
-            # a job that was let go stays so unless one a whole level better wants its place
-            let_go = (jobs.lever != HELD) & (jobs.lever != history.found)
-            order = target + np.where(let_go, self.lever.level_step, 0.0)
-            long = (limits.long_share, limits.long_window_s, limits.prior_upper)
-            stays = held(snapshot, history, ours, ranking.front, order, *long)
-            target = np.where(stays, HELD, target)
+        target = self.targets(snapshot, history, ranking, ours)
         band = limits.dead_band_steps * self.lever.unit
         off = np.abs(target - jobs.lever) > band
         write = np.flatnonzero(ours & off)
@@ -113,6 +108,31 @@ class Planner:
             write, jobs.lever[write], target[write], requeues.victims, requeues.wanted_by, held_back, front,
             requeues.warn, requeues.warned_for,
         )  # fmt: skip
+
+    def targets(self, snapshot: Snapshot, history: History, ranking: Ranking, ours: Bools) -> Floats:
+        """The values that waiting jobs should have. `ours`: those that may be written. Shapes (n,)."""
+        jobs, limits = snapshot.jobs, self.limits
+        target = self.lever.target(history.found, ranking)
+        if limits.long_share is None:
+            return target
+        # a job that was let go stays so unless one a whole level better wants its place
+        let_go = (jobs.lever != HELD) & (jobs.lever != history.found)
+        order = target + np.where(let_go, self.lever.level_step, 0.0)
+        long = (limits.long_share, limits.long_window_s, limits.prior_upper)
+        return np.where(held(snapshot, history, ours, ranking.front, order, *long), HELD, target)
+
+    def preempts_by(self, snapshot: Snapshot, ranking: Ranking) -> Ints:
+        """The levels by which jobs preempt and are preempted. Shape (n,).
+
+        A job that would stand worse once it runs, or better once it waits again, counts as that: else two
+        jobs could requeue each other in turn, for ever. Whoever preempts stands no worse, once it runs, than
+        its victim once that waits.
+        """
+        if ranking.turned is None:
+            return ranking.level
+        runs = snapshot.jobs.state != PENDING
+        level, turned = ranking.level, ranking.turned
+        return np.where(runs, np.minimum(level, turned), np.maximum(level, turned - 1))
 
     def preemptible(self, snapshot: Snapshot, requeues: Floats | Ints, ranking: Ranking) -> Bools:
         """Running jobs that may be requeued for others. `requeues`: how often each was. Shapes (n,)."""

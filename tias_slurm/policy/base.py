@@ -27,6 +27,9 @@ class Ranking:
     fallen: Bools  # claims that are hopeless or overdue
     slot: Bools  # who holds a long slot from now on
     front: Bools  # waiting: goes before all levels, but preempts as its level says; running: not preempted
+    # the level that each job would have the other way round: a waiting one once it runs on what it would be
+    # given, a running one once it waits again; None: the same
+    turned: Ints | None = None
 
 
 class Policy(Protocol):

@@ -39,6 +39,7 @@ from tias_slurm.slurm.live_requeue import (
     victim_ready,
 )
 from tias_slurm.slurm.live_values import explicit, write
+from tias_slurm.slurm.live_writes import Order
 from tias_slurm.slurm.observer import Claims, Observed, observe
 
 # told of each action: its number, what became of it; numbers count the plan's writes, then its warnings, then
@@ -103,12 +104,23 @@ class LiveCluster:
         self._told = told
         self._ignored, self._holds = ignored, holds
         self._claims: dict[int, tuple[tuple[object, ...], _Said]] = {}
+        # as another one had them, of other settings, that counted what it refused
+        self._counted: dict[int, tuple[tuple[object, ...], _Said]] = {}
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
         self._seen_ended: frozenset[int] | None = None
         self.watch = Watch(config.requeue.cooldown_s)
         self.watched: list[Watched] = []  # of the last look
         self._nodes = NodeLook(adapter, config.requeue)
+
+    def go_on_from(self, before: LiveCluster) -> None:
+        """Take over what another one, of other settings, saw and counted; what it sent or would have sent if
+        that is in the same field and as earnest."""
+        self.raw, self._seen_ended, self._counted = before.raw, before._seen_ended, before._claims
+        self.refused_claims = before.refused_claims
+        self.watch.cases, self.watch.vain = before.watch.cases, before.watch.vain
+        if (self.field, self.enforce) == (before.field, before.enforce):
+            self._would_be, self._sent = before._would_be, before._sent
 
     # -- the port
 
@@ -160,8 +172,8 @@ class LiveCluster:
         """See controller.Cluster."""
         refused: list[int] = []
         failed: set[int] = set()
-        ids, runs = snapshot.jobs.job_id, snapshot.jobs.state != PENDING
-        unguarded = False  # a running job could not be put out of reach of those that are raised after it
+        ids = snapshot.jobs.job_id
+        order = Order(snapshot, plan)
         for number, (row, value) in enumerate(zip(plan.write.tolist(), plan.new.tolist(), strict=True)):
             job = int(ids[row])
             if not self.enforce:
@@ -170,8 +182,8 @@ class LiveCluster:
                 result = WriteResult("ok", "dry run")
             elif (silent := self._silent()) is not None:
                 result = silent
-            elif unguarded and value > plan.old[number] and not runs[row]:
-                result = WriteResult("retry", "not raised: a running job could not be protected from it")
+            elif why := order.unsafe(number, self._in_place):
+                result = WriteResult("retry", why)
             elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
             else:
@@ -186,11 +198,23 @@ class LiveCluster:
                 refused.append(row)
             if result.result != "ok":
                 failed.add(row)
-                unguarded |= bool(runs[row]) and result.result != "gone"
+            order.done(number, result)
             self._tell(number, result)
         self._warn(snapshot, plan, len(plan.write))
         spared = self._requeue(snapshot, plan, failed, len(plan.write) + len(plan.warn))
         return Applied(np.array(refused, dtype=np.int64), np.array(spared, dtype=np.int64))
+
+    def _in_place(self, wanted: dict[int, float]) -> bool:
+        """Whether running jobs have these priorities by now, or are gone: an "ok" is only a word."""
+        try:
+            raw = self.adapter.jobs()
+        except AdapterError:
+            return False
+        rows = np.flatnonzero(np.isin(raw.job_id, np.fromiter(wanted, dtype=np.int64, count=len(wanted))))
+        return all(
+            raw.priority[r] == wanted[int(raw.job_id[r])] or raw.state[r] not in ("RUNNING", "SUSPENDED")
+            for r in rows.tolist()
+        )
 
     def _warn(self, snapshot: Snapshot, plan: Plan, first: int) -> None:
         """Send the signal; `first`: the number of the first warning, see Told."""
@@ -369,9 +393,12 @@ class LiveCluster:
             old = self._claims.get(job)
             if old is None or old[0] != basis:
                 old = basis, self._read(raw, i, first)
+                told = self._counted.get(job)
+                counted = {r.code for r in told[1].refusals} if told and told[0] == basis else set()
+                self.refused_claims.update(r.code for r in old[1].refusals if r.code not in counted)
             known[job] = old
             deadline[i], consent[i], checkpoint[i], warning[i] = old[1][:4]
-        self._claims = known
+        self._claims, self._counted = known, {}
         return Claims(deadline, consent, checkpoint, warning)
 
     def refusals(self, job: int) -> tuple[Refusal, ...]:
@@ -411,7 +438,6 @@ class LiveCluster:
                 due = claim.deadline
             else:
                 refusals.append(no)
-        self.refused_claims.update(refusal.code for refusal in refusals)
         consent = -1 if claim.requeue is None else int(claim.requeue)
         checkpoint = np.nan if claim.checkpoint_s is None else claim.checkpoint_s
         name, seconds = claim.warning or ("", np.nan)

@@ -31,6 +31,8 @@ def write(adapter: Adapter, job: int, field: Field, old: float, value: float) ->
         return adapter.hold(job)
     if old == HELD:
         released = adapter.release(job)
-        if released.result != "ok":
+        if released.result != "ok" or (field == "priority" and value == 0):
             return released
+    if field == "priority" and value == 0:
+        return adapter.unpin(job)  # 0 stands for none, and would be a hold
     return adapter.write(job, field, int(value))
