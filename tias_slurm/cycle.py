@@ -51,6 +51,8 @@ class Cycle:
         self.failed = len(outcomes) - ok - unsent
         self.no_requeue_for = dict(observed.unsure)
         self.held_back = made.controller.held_back
+        if made.controller.seen is not None and (low := made.controller.seen.plan.kept_low):
+            self.no_requeue_for["stands lower: a running job cannot be protected from it"] = low
         self.refused = int(ledger.refused.sum())
         self.overridden = int(ledger.overridden(observed.snapshot).sum())
         self.barred = dict(observed.barred)

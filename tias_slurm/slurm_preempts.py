@@ -4,9 +4,9 @@ Slurm compares the explicit priorities of waiting and running jobs, so running j
 their level, where no waiting job of that level or a worse one stands above them. Slurm cancels a victim that
 it cannot requeue, so whoever may not be requeued stands above every waiting job.
 
-A value that could not be written protects nobody. So no waiting job is given more than the least value of the
-running jobs that it may not have requeued, as these values are and not as they should be; and no running job is
-lowered past a waiting one that may not have it requeued.
+A value that could not be written protects nobody. So no waiting job is given more than the least value of
+the running jobs that it may not have requeued, as these values are and not as they should be; and no running
+job is lowered past a waiting one that may not have it requeued.
 """
 
 from __future__ import annotations
@@ -139,7 +139,8 @@ def _least(stands: Floats, level: Ints, victim: Bools) -> Floats:
     least = np.full(int(level.max(initial=0)) + 1, np.inf)
     np.minimum.at(least, level[victim], stands[victim])
     least = np.minimum.accumulate(least)
-    return np.minimum(least, stands[~victim].min(initial=np.inf))[level]
+    others = float(stands[~victim].min(initial=np.inf))
+    return np.asarray(np.minimum(least, others)[level], dtype=np.float64)
 
 
 def _most(stands: Floats, level: Ints, victim: Bools) -> Floats:
@@ -150,4 +151,4 @@ def _most(stands: Floats, level: Ints, victim: Bools) -> Floats:
     most = np.full(int(level.max(initial=0)) + 1, -np.inf)
     np.maximum.at(most, level, stands)
     most = np.maximum.accumulate(most[::-1])[::-1]
-    return np.where(victim, most[level], most[0])
+    return np.asarray(np.where(victim, most[level], most[0]), dtype=np.float64)

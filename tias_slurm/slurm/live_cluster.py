@@ -15,7 +15,7 @@ import numpy as np
 from tias_slurm.assemble import claim_limits, consents
 from tias_slurm.config import Config
 from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
-from tias_slurm.jobs import PENDING, Bools, Ended, Floats, Ints, Snapshot
+from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import (
@@ -173,7 +173,7 @@ class LiveCluster:
         refused: list[int] = []
         failed: set[int] = set()
         ids = snapshot.jobs.job_id
-        order = Order(snapshot, plan)
+        order = Order(self.adapter, snapshot, plan)
         for number, (row, value) in enumerate(zip(plan.write.tolist(), plan.new.tolist(), strict=True)):
             job = int(ids[row])
             if not self.enforce:
@@ -182,7 +182,7 @@ class LiveCluster:
                 result = WriteResult("ok", "dry run")
             elif (silent := self._silent()) is not None:
                 result = silent
-            elif why := order.unsafe(number, self._in_place):
+            elif why := order.unsafe(number):
                 result = WriteResult("retry", why)
             elif self._times(job, value) >= 2:
                 result = WriteResult("refused", "accepted without effect: has somebody set its priority?")
@@ -203,18 +203,6 @@ class LiveCluster:
         self._warn(snapshot, plan, len(plan.write))
         spared = self._requeue(snapshot, plan, failed, len(plan.write) + len(plan.warn))
         return Applied(np.array(refused, dtype=np.int64), np.array(spared, dtype=np.int64))
-
-    def _in_place(self, wanted: dict[int, float]) -> bool:
-        """Whether running jobs have these priorities by now, or are gone: an "ok" is only a word."""
-        try:
-            raw = self.adapter.jobs()
-        except AdapterError:
-            return False
-        rows = np.flatnonzero(np.isin(raw.job_id, np.fromiter(wanted, dtype=np.int64, count=len(wanted))))
-        return all(
-            raw.priority[r] == wanted[int(raw.job_id[r])] or raw.state[r] not in ("RUNNING", "SUSPENDED")
-            for r in rows.tolist()
-        )
 
     def _warn(self, snapshot: Snapshot, plan: Plan, first: int) -> None:
         """Send the signal; `first`: the number of the first warning, see Told."""
