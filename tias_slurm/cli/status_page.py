@@ -131,9 +131,7 @@ def _queue(queue: dict[str, Any]) -> Rows:
             )
         )
     if front["waiting"] or front["running"]:
-        rows.append(
-            ("front", f"{front['waiting']} waiting, {front['running']} running, {_gpus(front)}")
-        )
+        rows.append(("front", f"{front['waiting']} waiting, {front['running']} running, {_gpus(front)}"))
     held = queue.get("held")  # a daemon of an older version does not say
     if held and held["waiting"]:
         words_ = f"{held['waiting']} waiting, {_gpus(held)}: long jobs have their share of the GPUs"

@@ -380,6 +380,8 @@ def _controllers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Findin
 
 
 Check = Callable[[Config, SiteFacts, Probes], Iterator[Finding]]
+
+
 def _notify(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     if config.notify.how == "output" and not p.is_root and p.user != facts.slurm_user:
         yield Finding(
