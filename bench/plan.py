@@ -3,11 +3,13 @@
     python bench/plan.py [--repeat 5]
 
 A tenth of the jobs run, on nodes of 8 GPUs (100,000 jobs: 10,000 running on 1,250 nodes). The worlds: full,
-every GPU in use and a deep queue of 500 different requests; hard, where one running job in a hundred may be
-requeued and a request that fails says little about the next; refused, where the budgets of users keep jobs
-from being requeued; empty, where nothing runs but a hundred jobs. Said apart: what the ledger takes to
-remember. The first cycle, which reads all and compiles, does not count. Ends with 1 if 100,000 jobs take more
-than 150 ms without numba in any world.
+every GPU in use and a deep queue of 500 different requests; gangs, where all who wait ask for whole nodes, up
+to four, so that hundreds have to go; hard, where one running job in a hundred may be requeued and a request
+that fails says little about the next; refused, where every node has one user, of whom one job may go; empty,
+where nothing runs but a hundred jobs. Said apart: what the ledger takes to remember. Best of some cycles, in
+time of the process on a core; beside it by the clock, which a busy machine makes longer. The first cycle,
+which reads all and compiles, does not count. Ends with 1 if 100,000 jobs take more than 150 ms on a core
+without numba in any world.
 """
 
 from __future__ import annotations
@@ -31,7 +33,7 @@ from tias_slurm.planner import Planner
 SIZES = (1_000, 10_000, 100_000)
 MOST_MS = 150.0
 NOW = 1_800_000_000.0
-KINDS = ("full", "hard", "refused", "empty")
+KINDS = ("full", "gangs", "hard", "refused", "empty")
 
 
 def world(n: int, kind: str) -> Snapshot:
@@ -62,6 +64,9 @@ def world(n: int, kind: str) -> Snapshot:
         job = 100
         first[:job], count[:job], held = np.arange(job), 1, [v % nodes for v in range(job)]
     running = np.arange(n) < job
+    if kind in ("gangs", "refused"):
+        size[job:] = rng.choice([8, 16, 32] if kind == "gangs" else [2, 4, 8, 32], n - job)
+        each[job:], spread[job:] = np.minimum(size[job:], 8), np.maximum(size[job:] // 8, 1)
     cpus, mem = each * rng.choice([2, 4, 6, 8, 12], n), each * rng.choice(np.arange(4, 24) * 1000, n)
     if kind == "hard":  # whoever asks for fewer CPUs asks for more memory: no failure tells of another one
         cpus = each * rng.integers(1, 25, n)
@@ -71,11 +76,14 @@ def world(n: int, kind: str) -> Snapshot:
     for j in np.flatnonzero(running):
         where = held[first[j] : first[j] + count[j]]
         free[:, where] -= np.array([[each[j]], [cpus[j]], [mem[j]]])
+    user = rng.integers(0, 300, n)
+    if kind == "refused":
+        user[running] = np.array(held)[first[running]] % 300
     submit = NOW - rng.uniform(0, 6 * 86_400, n)
     run_time = np.where(running, rng.uniform(700, 200_000, n), 0.0)
     submit = np.where(running, np.minimum(submit, NOW - run_time), submit)
     window = rng.choice([2, 6, 12, 24, 72, 168], n) * 3600.0
-    claims = rng.random(n) < (0.5 if kind != "full" else 0.3)
+    claims = rng.random(n) < (0.3 if kind == "full" else 0.5)
     may = running & (rng.random(n) < (0.01 if kind == "hard" else 0.7))
     jobs = JobTable(
         job_id=np.arange(1, n + 1),
@@ -95,7 +103,7 @@ def world(n: int, kind: str) -> Snapshot:
         weight=size.astype(np.float64),
         time_limit=np.full(n, np.inf),
         since=submit,
-        user=rng.integers(0, 300, n),
+        user=user,
         account=rng.integers(0, 30, n),
     )
     occupancy = Occupancy(
@@ -121,19 +129,20 @@ def world(n: int, kind: str) -> Snapshot:
     )
 
 
-def best(repeat: int, call: Callable[[], object]) -> float:
-    """Milliseconds."""
+def best(repeat: int, call: Callable[[], object]) -> tuple[float, float]:
+    """Milliseconds on a core, and by the clock."""
     took = []
     for _ in range(repeat):
-        begin = time.perf_counter()
+        begin = time.process_time(), time.perf_counter()
         call()
-        took.append(time.perf_counter() - begin)
-    return 1000 * min(took)
+        took.append((time.process_time() - begin[0], time.perf_counter() - begin[1]))
+    core, clock = zip(*took, strict=True)
+    return 1000 * min(core), 1000 * min(clock)
 
 
 def measure(n: int, kind: str, repeat: int) -> dict[str, float]:
     """Milliseconds of each part, and what was planned."""
-    config = load_config(None, {"requeue.max_per_user_per_hour": 0 if kind == "refused" else None})
+    config = load_config(None, {"requeue.max_per_user_per_hour": 1 if kind == "refused" else None})
     policy, ledger = assemble.tias(config), Ledger()
     lever = assemble.lever(config, policy.levels, 1000)
     limits = assemble.limits(config, requeue=True, max_writes=n)
@@ -147,11 +156,13 @@ def measure(n: int, kind: str, repeat: int) -> dict[str, float]:
     snapshot.jobs.lever[plan.write] = plan.new
     history = ledger.history()
     plan = planner.plan(snapshot, history, ranking)
+    both, clock = best(repeat, lambda: planner.plan(snapshot, history, policy.rank(NOW, known, survival)))
     return {
-        "rank": best(repeat, lambda: policy.rank(NOW, known, survival)),
-        "plan": best(repeat, lambda: planner.plan(snapshot, history, ranking)),
-        "both": best(repeat, lambda: planner.plan(snapshot, history, policy.rank(NOW, known, survival))),
-        "remember": best(repeat, lambda: ledger.remember(snapshot)),
+        "rank": best(repeat, lambda: policy.rank(NOW, known, survival))[0],
+        "plan": best(repeat, lambda: planner.plan(snapshot, history, ranking))[0],
+        "both": both,
+        "clock": clock,
+        "remember": best(repeat, lambda: ledger.remember(snapshot))[0],
         "preemptors": len(set(plan.beneficiaries.tolist())),
         "victims": len(plan.victims),
     }
@@ -172,19 +183,19 @@ def main() -> int:
         words = [sys.executable, __file__, "--json", "--repeat", str(args.repeat)]
         done = subprocess.run(words, env={**os.environ, **more}, check=True, capture_output=True, text=True)
         found = json.loads(done.stdout)
-        print(f"{way}; ms, best of {args.repeat}")
-        print("world        jobs   rank   plan   both  x1,000 jobs  remember  preemptors  victims")
+        print(f"{way}; ms on a core, best of {args.repeat}")
+        print("world        jobs   rank   plan   both  x1,000 jobs  by clock  remember  preemptors  victims")
         for name, ms in found.items():
             kind, n = name.split()
             growth = ms["both"] / found[f"{kind} {SIZES[0]}"]["both"]
             print(
                 f"{kind:8s} {int(n):8,d} {ms['rank']:6.1f} {ms['plan']:6.1f} {ms['both']:6.1f} "
-                f"{growth:12.1f} "
+                f"{growth:12.1f} {ms['clock']:9.1f} "
                 f"{ms['remember']:9.1f} {ms['preemptors']:11d} {ms['victims']:8d}"
             )
             if more and int(n) == SIZES[-1]:
                 worst = max(worst, ms["both"])
-    print(f"{SIZES[-1]:,} jobs without numba: {worst:.0f} ms at worst (at most {MOST_MS:.0f})")
+    print(f"{SIZES[-1]:,} jobs without numba: {worst:.0f} ms on a core at worst (at most {MOST_MS:.0f})")
     return int(worst > MOST_MS)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints, Occupancy
-from tias_slurm.shadow import requeue, walk
-from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow
+from tias_slurm.needless import needed
+from tias_slurm.shadow import freeable, requeue, walk
+from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow, copy
 
 NO_LIMIT = 2**62
 # how often the order is walked again before nobody is requeued: what fits moves about too much
@@ -34,15 +35,21 @@ def select(
     The waiting rows in `order` (best first) are placed on a shadow of the cluster one after another; one that
     does not fit may have jobs of a worse level requeued: the nodes on which that loses least, on each node
     those with the least `loss` first, never one that it could do without, and only if it then fits. At most
-    `limit` waiting jobs may preempt, of those in `may` (None: all). One whose victims would exceed the
-    `budget` gets none of them. For the first of those in `front` that does not fit nodes are set aside. In
-    the end the order is walked once more with the victims gone, as Slurm will walk it: who would not start,
-    since somebody before him takes the room, has nobody requeued (`checked` = False: not so). `gpus`,
-    `level`, `preemptible`, `loss`, `may` and `front` have shape (n,), rows as in the snapshot.
+    `limit` waiting jobs may preempt, of those in `may` (None: all). Jobs of a user whose `budget` is used up
+    are no victims; one who would need more than is left of the whole gets none. For the first of those in
+    `front` that does not fit nodes are set aside. In the end the order is walked once more with the victims
+    gone, as Slurm will walk it: who would not start, since somebody before him takes the room, has nobody
+    requeued, and a victim without whom all others start stays, even if then nobody is requeued for one of
+    them (`checked` = False: neither). `gpus`, `level`, `preemptible`, `loss`, `may` and `front` have shape
+    (n,), rows as in the snapshot.
     """
-    if limit <= 0 or not len(order) or not preemptible.any():
-        return _NONE, _NONE
     o, n = occupancy, len(level)
+    if budget is None:
+        budget = Budget(NO_LIMIT, np.full(1, NO_LIMIT, dtype=np.int64), np.zeros(n, dtype=np.int64))
+    elif budget.left_of.min(initial=NO_LIMIT) <= 0:
+        preemptible = preemptible & (budget.left_of[budget.user] > 0)
+    if limit <= 0 or budget.left <= 0 or not len(order) or not preemptible.any():
+        return _NONE, _NONE
     may = gpus > 0 if may is None else may & (gpus > 0)
     if o.certain is not None:
         may &= o.certain
@@ -51,8 +58,6 @@ def select(
     if not len(at):
         return _NONE, _NONE
     order = order[: at[-1] + 1]
-    if budget is None:
-        budget = Budget(NO_LIMIT, np.full(1, NO_LIMIT, dtype=np.int64), np.zeros(n, dtype=np.int64))
     if front is None:
         front = np.zeros(n, dtype=np.bool_)
     last = int(level.max())
@@ -81,42 +86,10 @@ def _prepare(world: Shadow, levels: int) -> tuple[Shadow, Entries]:
     cpus, mem = world.node_cpus[job], world.node_mem[job]
     mine = world.usable[job]
     entries = Entries(job[mine], node[mine], gpus[mine], cpus[mine], mem[mine])
-    gain = np.zeros((3, levels, size), dtype=np.int64)
-    where = world.level[entries.job] * size + entries.node
-    for kind, amount in enumerate((entries.gpus, entries.cpus, entries.mem)):
-        held = np.bincount(where, weights=amount.astype(np.float64), minlength=levels * size)
-        by_level = held.astype(np.int64).reshape((levels, size))
-        for level in range(levels - 2, -1, -1):
-            gain[kind, level] = gain[kind, level + 1] + by_level[level + 1]
+    gain = freeable(world.level, world.usable, entries, levels, size)
     used_cpus = np.bincount(node, weights=cpus.astype(np.float64), minlength=size).astype(np.int64)
     used_mem = np.bincount(node, weights=mem.astype(np.float64), minlength=size).astype(np.int64)
-    return _copy(world, world.free_cpus + used_cpus, world.free_mem + used_mem, gain), entries
-
-
-@njit
-def _copy(s: Shadow, total_cpus: Ints, total_mem: Ints, gain: Ints) -> Shadow:
-    """A shadow that may be changed."""
-    return Shadow(
-        s.free_gpus.copy(),
-        s.free_cpus.copy(),
-        s.free_mem.copy(),
-        s.total_gpus,
-        total_cpus,
-        total_mem,
-        s.member.copy(),
-        s.nodes,
-        s.gpus,
-        s.node_gpus,
-        s.node_cpus,
-        s.node_mem,
-        s.partition,
-        s.first,
-        s.spread,
-        s.held,
-        s.level,
-        s.usable.copy(),
-        gain,
-    )
+    return copy(world, world.free_cpus + used_cpus, world.free_mem + used_mem, gain), entries
 
 
 @njit
@@ -125,23 +98,25 @@ def _choose(
 ) -> tuple[Ints, Ints]:
     """See select. `world` is left as it is; its `gain` and sizes in CPUs and memory are not used."""
     shadow, entries = _prepare(world, levels)
-    victims, wanted_by, _ = walk(shadow, q, entries, loss, limit, budget, len(q.row))
+    nobody = np.zeros(len(world.level), dtype=np.bool_)
+    victims, wanted_by, _, _ = walk(shadow, q, entries, loss, limit, budget, len(q.row), nobody)
     if not checked or not len(victims):
         return victims, wanted_by
-    nobody = np.full(len(q.row), levels - 1)
-    calm = Queue(q.row, nobody, q.partition, q.nodes, q.gpus, q.node_gpus, q.node_cpus, q.node_mem, q.front)
+    none = np.full(len(q.row), levels - 1)
+    calm = Queue(q.row, none, q.partition, q.nodes, q.gpus, q.node_gpus, q.node_cpus, q.node_mem, q.front)
     for _ in range(_PASSES):
         # what could be freed is of no account any more
-        freed = _copy(world, shadow.total_cpus, shadow.total_mem, shadow.gain)
+        freed = copy(world, shadow.total_cpus, shadow.total_mem, shadow.gain)
         for v in victims:
             requeue(freed, v, 1)
         waits_for = np.zeros(len(world.level), dtype=np.bool_)
         waits_for[wanted_by] = True
         upto = np.flatnonzero(waits_for[q.row])[-1] + 1
-        _, _, started = walk(freed, calm, entries, loss, 0, budget, upto)
+        placed = copy(freed, freed.total_cpus, freed.total_mem, freed.gain)
+        _, _, started, looks = walk(placed, calm, entries, loss, 0, budget, upto, nobody)
         starts = started[wanted_by]
         if starts.all():
-            return victims, wanted_by
+            return needed(freed, calm, entries, loss, budget, upto, victims, wanted_by, looks)
         victims, wanted_by = victims[starts], wanted_by[starts]
         if not len(victims):
             break

@@ -106,12 +106,15 @@ def _slots(e: Entries, price: Floats, size: int) -> Slots:
 
 
 @njit
-def _choose(s: Shadow, row: int, nodes: Ints, slots: Slots, price: Floats) -> tuple[Bools, Floats]:
+def _choose(
+    s: Shadow, row: int, nodes: Ints, slots: Slots, price: Floats, budget: Budget, spent_of: Ints
+) -> tuple[Bools, Floats]:
     """Whom the job needs gone from each of the nodes, (K, m), and what that costs, (m,); inf: no way.
 
-    The cheapest one after another until the share fits; a later one can make an earlier one needless, so that
-    they are given back from the costliest down.
+    The cheapest one after another until the share fits, of each user as many as his budget leaves; a later
+    one can make an earlier one needless, so that they are given back from the costliest down.
     """
+    limited = _limited(budget, len(s.level))
     want = s.total_gpus[nodes] if s.nodes[row] == 0 else np.full(len(nodes), s.node_gpus[row])
     gpus = want - s.free_gpus[nodes]
     cpus = s.node_cpus[row] - s.free_cpus[nodes]
@@ -126,6 +129,12 @@ def _choose(s: Shadow, row: int, nodes: Ints, slots: Slots, price: Floats) -> tu
         job = slots.job[k][nodes]
         # -1 looks at the last job, which is of no account
         mine = short & (job >= 0) & s.usable[job] & (s.level[job] > s.level[row])
+        if limited:
+            user = budget.user[job]
+            of_his = spent_of[user]
+            for i in range(k):
+                of_his = of_his + (take[i] & (budget.user[slots.job[i][nodes]] == user))
+            mine = mine & (of_his < budget.left_of[user])
         take[k] = mine
         gpus = gpus - mine * slots.gpus[k][nodes]
         cpus = cpus - mine * slots.cpus[k][nodes]
@@ -145,7 +154,13 @@ def _choose(s: Shadow, row: int, nodes: Ints, slots: Slots, price: Floats) -> tu
 
 
 @njit
-def _give_back(s: Shadow, row: int, loss: Floats, mine: Ints) -> int:
+def _limited(budget: Budget, n: int) -> bool:
+    """Whether the budgets of users can matter to n jobs."""
+    return bool(budget.left_of.min() < n)
+
+
+@njit
+def _give_back(s: Shadow, row: int, loss: Floats, mine: Ints, budget: Budget, spent_of: Ints) -> int:
     """Of the victims `mine` keep those without whom the row would not fit; their number.
 
     A victim on several nodes frees more than the one node that it was chosen for.
@@ -165,6 +180,7 @@ def _give_back(s: Shadow, row: int, loss: Floats, mine: Ints) -> int:
             for v in held:
                 fits[v] = fits[v] and _fits_beside(s, row, j, v)
             requeue(s, j, -1)
+            spent_of[budget.user[j]] -= 1
             spare -= cost
             keep[i] = False
     kept = mine[keep]
@@ -185,41 +201,81 @@ def _fits_beside(s: Shadow, row: int, j: int, v: int) -> bool:
 
 
 @njit
-def _make_room(s: Shadow, row: int, loss: Floats, slots: Slots, price: Floats, victims: Ints) -> int:
-    """Requeue in the shadow what lets the row fit, and write them to `victims`; their number."""
+def _make_room(
+    s: Shadow,
+    row: int,
+    loss: Floats,
+    slots: Slots,
+    price: Floats,
+    budget: Budget,
+    spent_of: Ints,
+    victims: Ints,
+) -> int:
+    """Requeue in the shadow what lets the row fit, and write them to `victims`; their number, 0: no way.
+
+    Counts them in `spent_of`. That users' budgets leave a way is not certain before it is tried.
+    """
     able = np.flatnonzero(_without(s, row, s.level[row]))
-    take, cost = _choose(s, row, able, slots, price)
-    have, taken, moved = 0, 0, False
-    for used, i in enumerate(np.argsort(cost, kind="mergesort")):
-        if (have >= s.gpus[row]) if s.nodes[row] == 0 else (used == s.nodes[row]):
+    take, cost = _choose(s, row, able, slots, price, budget, spent_of)
+    limited = _limited(budget, len(s.level))
+    have, used, taken, moved, fits = 0, 0, 0, False, False
+    for i in np.argsort(cost, kind="mergesort"):
+        if cost[i] == np.inf:
             break
         v = able[i]
+        column = take[:, i]
+        if moved or (limited and taken > 0):
+            # a victim on several nodes has freed part of this one, or his user's budget is used up
+            now, costs = _choose(s, row, able[i : i + 1], slots, price, budget, spent_of)
+            if costs[0] == np.inf:
+                continue
+            column = now[:, 0]
         have += s.total_gpus[v]
-        # a victim on several nodes has freed part of this one
-        column = _choose(s, row, able[i : i + 1], slots, price)[0][:, 0] if moved else take[:, i]
+        used += 1
         for j in slots.job[:, v][column]:
             victims[taken] = j
             taken += 1
+            spent_of[budget.user[j]] += 1
             moved = moved or s.spread[j] > 1
             requeue(s, j, 1)
+        fits = (have >= s.gpus[row]) if s.nodes[row] == 0 else (used == s.nodes[row])
+        if fits:
+            break
+    if not fits:
+        _undo(s, victims[:taken], budget, spent_of)
+        return 0
     if taken > 1:
-        taken = _give_back(s, row, loss, victims[:taken])
+        taken = _give_back(s, row, loss, victims[:taken], budget, spent_of)
     return taken
 
 
 @njit
-def _within(budget: Budget, spent: int, spent_of: Ints, victims: Ints) -> bool:
-    """Count the victims; False, and nothing counted, if they are too many."""
-    if spent + len(victims) > budget.left:
-        return False
-    for i in range(len(victims)):
-        u = budget.user[victims[i]]
-        spent_of[u] += 1
-        if spent_of[u] > budget.left_of[u]:
-            for k in range(i + 1):
-                spent_of[budget.user[victims[k]]] -= 1
-            return False
-    return True
+def _undo(s: Shadow, victims: Ints, budget: Budget, spent_of: Ints) -> None:
+    """Nobody is requeued after all."""
+    for j in victims:
+        requeue(s, j, -1)
+        spent_of[budget.user[j]] -= 1
+
+
+@njit
+def freeable(level: Ints, usable: Bools, e: Entries, levels: int, size: int) -> Ints:
+    """What jobs beyond each level may be made to free on each node: GPUs, CPUs, memory. (3, levels, N)."""
+    gain = np.zeros((3, levels, size), dtype=np.int64)
+    where = level[e.job] * size + e.node
+    for kind, amount in enumerate((e.gpus, e.cpus, e.mem)):
+        mine = (amount * usable[e.job]).astype(np.float64)
+        held = np.bincount(where, weights=mine, minlength=levels * size)
+        by_level = held.astype(np.int64).reshape((levels, size))
+        for beyond in range(levels - 2, -1, -1):
+            gain[kind, beyond] = gain[kind, beyond + 1] + by_level[beyond + 1]
+    return gain
+
+
+@njit
+def _bar(s: Shadow, e: Entries, budget: Budget, spent_of: Ints) -> None:
+    """Jobs of users with nothing left are no possible victims any more."""
+    s.usable[:] = s.usable & (spent_of < budget.left_of)[budget.user]
+    s.gain[:] = freeable(s.level, s.usable, e, s.gain.shape[1], s.gain.shape[2])
 
 
 @njit
@@ -277,11 +333,12 @@ def _overtaken(s: Shadow, blocked: Ints, row: int, chosen: Ints) -> bool:
 
 @njit
 def walk(
-    s: Shadow, q: Queue, entries: Entries, loss: Floats, limit: int, budget: Budget, upto: int
-) -> tuple[Ints, Ints, Bools]:
+    s: Shadow, q: Queue, entries: Entries, loss: Floats, limit: int, budget: Budget, upto: int, must: Bools
+) -> tuple[Ints, Ints, Bools, int]:
     """Place the first `upto` jobs of the queue, with requeues for at most `limit` of them.
 
-    Returns victims and for whom, shape (v,), and who starts, shape (n,).
+    Ends early when one in `must`, shape (n,), does not start. Returns victims and for whom, shape (v,), who
+    starts, shape (n,), and at how many jobs it had to look.
     """
     n, size = len(s.level), len(s.free_gpus)
     chosen = np.empty(size, dtype=np.int64)
@@ -296,7 +353,7 @@ def walk(
     by_loss = by_share = Slots(none, none, none, none)
     failed = np.empty(_FAILURES, dtype=np.int64)
     blocked = np.empty(_FAILURES, dtype=np.int64)
-    total, preemptors, starts, failures, blocks, aside, at = 0, 0, 0, 0, 0, False, 0
+    total, preemptors, starts, failures, blocks, aside, at, looks = 0, 0, 0, 0, 0, False, 0, 0
     while at < upto:
         todo = np.arange(at, min(at + _CHUNK, upto))
         at += len(todo)
@@ -309,43 +366,46 @@ def walk(
             p = todo[i]
             row = q.row[p]
             i += 1
+            looks += 1
             got = _place(s, row, chosen)
             able = got == 0 and preemptors < limit and not _hopeless(s, row, q.eff[p])
             if able:
                 if s.nodes[row] == 1:
                     if not len(by_loss.job):
                         by_loss = _slots(entries, loss, size)
-                    taken = _make_room(s, row, loss, by_loss, loss, mine)
+                    taken = _make_room(s, row, loss, by_loss, loss, budget, spent_of, mine)
                 else:
                     if not len(by_share.job):
                         by_share = _slots(entries, share, size)
-                    taken = _make_room(s, row, loss, by_share, share, mine)
-                if _within(budget, total, spent_of, mine[:taken]):
-                    if not _overtaken(s, blocked[:blocks], row, chosen):
+                    taken = _make_room(s, row, loss, by_share, share, budget, spent_of, mine)
+                if taken > 0:
+                    within = total + taken <= budget.left
+                    if within and not _overtaken(s, blocked[:blocks], row, chosen):
                         got = _place(s, row, chosen)
                         victims[total : total + taken] = mine[:taken]
                         wanted_by[total : total + taken] = row
                         total += taken
                         preemptors += 1
+                        users = budget.user[mine[:taken]]
+                        if (spent_of[users] >= budget.left_of[users]).any():
+                            _bar(s, entries, budget, spent_of)
                     else:
-                        for j in mine[:taken]:
-                            spent_of[budget.user[j]] -= 1
-                if got == 0:
-                    for j in mine[:taken]:
-                        requeue(s, j, -1)
+                        _undo(s, mine[:taken], budget, spent_of)
             if got > 0:
                 _move(s, row, chosen[:got], -1)
                 started[row] = True
                 starts += 1
                 if limit and starts - preemptors > _BEHIND:
-                    return victims[:total], wanted_by[:total], started
+                    return victims[:total], wanted_by[:total], started, looks
                 if able:
-                    if preemptors == limit or not s.usable.any():
-                        return victims[:total], wanted_by[:total], started
+                    if preemptors == limit or total >= budget.left or not s.usable.any():
+                        return victims[:total], wanted_by[:total], started, looks
                     # what did not fit may fit beside what a victim leaves over
                     failures, at = 0, p + 1
                     break
                 continue
+            if must[row]:
+                return victims[:total], wanted_by[:total], started, looks
             todo, i = _still(q, todo[i:], p), 0
             if failures < _FAILURES:
                 failed[failures] = p
@@ -355,4 +415,4 @@ def walk(
                 blocks += 1
             if q.front[p] and not aside:
                 aside = _keep_for(s, row, chosen)
-    return victims[:total], wanted_by[:total], started
+    return victims[:total], wanted_by[:total], started, looks

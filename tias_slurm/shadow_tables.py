@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Ints
 
 
@@ -61,6 +62,32 @@ class Shadow(NamedTuple):
     level: Ints
     usable: Bools  # (n,) may still be requeued
     gain: Ints  # (3, levels, N) GPUs, CPUs, memory that jobs beyond a level may still be made to free
+
+
+@njit
+def copy(s: Shadow, total_cpus: Ints, total_mem: Ints, gain: Ints) -> Shadow:
+    """A shadow that may be changed."""
+    return Shadow(
+        s.free_gpus.copy(),
+        s.free_cpus.copy(),
+        s.free_mem.copy(),
+        s.total_gpus,
+        total_cpus,
+        total_mem,
+        s.member.copy(),
+        s.nodes,
+        s.gpus,
+        s.node_gpus,
+        s.node_cpus,
+        s.node_mem,
+        s.partition,
+        s.first,
+        s.spread,
+        s.held,
+        s.level,
+        s.usable.copy(),
+        gain,
+    )
 
 
 class Slots(NamedTuple):
