@@ -179,10 +179,10 @@ def test_the_place_in_the_queue():
     made = case(gpus=[1, 2, 4, 8], deadline=[np.nan, np.nan, np.nan, T + 3 * HOUR])
     everybody, able = np.ones(4, dtype=bool), np.array([True, False, True, True])
     assert vars(place(made, 3, everybody, able)) == {
-        "jobs": 3, "startable": 2, "gpus": 5, "startable_planned": 0,
+        "jobs": 3, "startable": 2, "gpus": 5, "weight": 5.0, "startable_planned": 0,
     }  # fmt: skip
     assert vars(place(made, 2, everybody, able)) == {
-        "jobs": 2, "startable": 1, "gpus": 1, "startable_planned": 2,
+        "jobs": 2, "startable": 1, "gpus": 1, "weight": 1.0, "startable_planned": 2,
     }  # fmt: skip
     assert vars(place(made, 3, np.array([False, False, True, True]), able))["jobs"] == 1
 

@@ -208,8 +208,8 @@ class Watched(VirtualCluster):
         assert sorted(queue) == np.flatnonzero(s.status == engine.WAITING).tolist()
         waits = (s.status == engine.WAITING) | (s.status == engine.DELAYED)
         assert s.counter[engine.WAIT_JOBS] == (waits & (s.gpus > 0)).sum()
-        assert s.counter[engine.WAIT_GPUS] == s.gpus[waits].sum()
-        assert s.counter[engine.USED_GPUS] == s.gpus[s.status == engine.RUNNING].sum()
+        assert s.load[engine.WAIT_GPUS] == pytest.approx(s.weight[waits].sum())
+        assert s.load[engine.USED_GPUS] == pytest.approx(s.weight[s.status == engine.RUNNING].sum())
         assert not (waits & (s.leaves <= self.now)).any(), "still waits after it left"
         assert not np.isnan(s.lever).any()
         key = s.base[queue] - s.lever[queue]
