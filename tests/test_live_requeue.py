@@ -10,7 +10,7 @@ from test_live_nodes import EIGHT, asked
 from tias_slurm import assemble
 from tias_slurm.planner import Planner
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.slurm.live_requeue import MOST_IN_VAIN, Watch
+from tias_slurm.slurm.live_requeue import Watch
 
 YES = "requeue=yes"
 VICTIM = running(job_id=10, gpus=8, comment=YES, start=NOW - 5000, submit=NOW - 9000, node_list="n1")
@@ -228,10 +228,11 @@ def test_a_task_that_starts_from_an_array():
     assert look(watch, rest, earlier, task, now=NOW + 20) == [(7, "started")]
 
 
-def test_in_vain_too_often():
-    watch = Watch(120.0)
+@pytest.mark.parametrize("often", [1, 2, 3])
+def test_in_vain_too_often(often):
+    watch = Watch(120.0, often)
     ids = np.array([1, 2])
-    for time in range(MOST_IN_VAIN):
+    for time in range(often):
         assert not watch.hopeless(ids).any()
         watch.begin(1, NOW + time, 1)
     assert watch.hopeless(ids).tolist() == [True, False]
@@ -240,10 +241,11 @@ def test_in_vain_too_often():
     assert not watch.hopeless(ids).any()
 
 
-def test_a_job_that_never_starts_stops_taking_others():
-    settings = config(requeue={"mode": "on", "cooldown_s": 0.0})
+@pytest.mark.parametrize("often", [1, 3])
+def test_a_job_that_never_starts_stops_taking_others(often):
+    settings = config(requeue={"mode": "on", "cooldown_s": 0.0, "max_in_vain": often})
     world = Requeueing(both(), settings=settings)
-    assert world.requeues(10) == [10] * MOST_IN_VAIN
+    assert world.requeues(10) == [10] * often
     assert world.cluster.observed.unsure == {"did not start, with others requeued for it": 1}
 
 

@@ -60,6 +60,7 @@ def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> L
         max_per_hour=r.max_per_hour,
         max_per_user_per_hour=r.max_per_user_per_hour,
         grace_s=r.grace_s,
+        warning_lasts_s=r.warning_lasts_s,
         long_share=p.long_share,
         long_window_s=p.long_window_s,
         prior_upper=config.policy.prior_upper,

@@ -15,8 +15,6 @@ from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import PRIOR_UPPER
 from tias_slurm.shadow_tables import Budget
 
-# a warning counts for so long after its grace has run out, s
-WARNING_LASTS_S = 600.0
 _NOBODY = np.empty(0, dtype=np.int64)
 
 
@@ -35,6 +33,7 @@ class Limits:
     max_per_hour: int | None = None  # jobs requeued in any hour
     max_per_user_per_hour: int | None = None  # likewise, of one user
     grace_s: float = 0.0  # a victim is warned so long before it is requeued; 0: it is not
+    warning_lasts_s: float = 600.0  # a warning counts for so long after its grace has run out
     long_share: float | None = None  # of the GPUs, for all but near deadlines; what is over it is held
     long_window_s: float = 86_400.0  # a deadline job that may run longer than this is long
     prior_upper: float = PRIOR_UPPER  # which it may for this share of its window
@@ -175,7 +174,7 @@ class Planner:
         grace = np.full(len(jobs), limits.grace_s) if snapshot.grace is None else snapshot.grace
         if (grace > 0.0).any():
             since = now - history.warned_at
-            warned = (since <= grace + WARNING_LASTS_S) & (since <= jobs.run_time)
+            warned = (since <= grace + limits.warning_lasts_s) & (since <= jobs.run_time)
             # so that the choice stands while the grace runs
             loss = np.where(warned, 0.0, loss)
         # None: all of them

@@ -349,8 +349,14 @@ class Requeue(Section):
     cooldown_s: float = Field(
         300.0, ge=0, description="a job that others were requeued for has no more requeued for so long"
     )
+    max_in_vain: int = Field(
+        3, ge=1, description="times others are requeued for a job that does not start; then no more are"
+    )
     grace_s: float = Field(
         0.0, ge=0, le=3600, description="a job is warned so long before it is requeued; 0: it is not"
+    )
+    warning_lasts_s: float = Field(
+        600.0, ge=0, description="a warning counts for so long after grace_s; then the job is warned anew"
     )
     signal: Annotated[str, BeforeValidator(_signal_name)] = Field(
         "TERM", description="the signal that warns the job's batch script"

@@ -109,7 +109,7 @@ class LiveCluster:
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
         self._seen_ended: frozenset[int] | None = None
-        self.watch = Watch(config.requeue.cooldown_s)
+        self.watch = Watch(config.requeue.cooldown_s, config.requeue.max_in_vain)
         self.watched: list[Watched] = []  # of the last look
         self._nodes = NodeLook(adapter, config.requeue)
 

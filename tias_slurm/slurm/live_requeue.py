@@ -18,8 +18,6 @@ from tias_slurm.planner import Plan
 from tias_slurm.slurm.live import RawTable, WriteResult
 from tias_slurm.slurm.observer import STARTABLE
 
-# a job for which others were requeued so often, and that never started for it, has no more requeued
-MOST_IN_VAIN = 3
 ENDED = "ended"  # what makes room as a requeue does
 
 
@@ -91,13 +89,13 @@ class Watch:
     """Whether the jobs for which others were requeued start. Kept in memory: a restart forgets."""
 
     patience_s: float  # after which a job that still waits is said to
+    max_in_vain: int = 3  # a job that others were requeued for so often, and that never started, has no more
     cases: dict[int, _Case] = field(default_factory=dict)
     vain: dict[int, int] = field(default_factory=dict)
 
     def begin(self, job: int, now: float, requeued: int) -> None:
         """Others were requeued for a job; if it is watched already, the last time was in vain."""
-        if job in self.cases:
-            self.vain[job] = self.vain.get(job, 0) + 1
+        self.vain[job] = self.vain.get(job, 0) + (job in self.cases)
         self.cases[job] = _Case(now, requeued)
 
     def look(self, snapshot: Snapshot, raw: RawTable) -> list[Watched]:
@@ -126,7 +124,7 @@ class Watch:
 
     def hopeless(self, ids: Ints) -> Bools:
         """Jobs for which others were requeued in vain too often. Shape (n,)."""
-        jobs = [j for j, n in self.vain.items() if n >= MOST_IN_VAIN - 1]
+        jobs = [j for j, n in self.vain.items() if n >= self.max_in_vain - 1]
         return np.isin(ids, jobs) if jobs else np.zeros(len(ids), dtype=np.bool_)
 
 
