@@ -20,7 +20,7 @@ JOB = {
     "time_limit_s": 3600.0, "priority": 1000, "nice": 0,
     "gpus": 1, "gpu_type": "", "cpus": 1, "mem_mb": 100.0, "nodes": 1, "node_list": "",
     "requeue": True, "batch": True, "restarts": 0, "comment": "", "native_deadline": np.nan, "cron": False,
-    "shards": 0,
+    "shards": 0, "exclusive": False,
 }  # fmt: skip
 _TYPES = {int: np.int64, float: np.float64, bool: np.bool_}
 
@@ -117,6 +117,7 @@ class Scripted:
         self.closed = 0
         self.words = ""
         self.place, self.asked, self.held, self.reserved = nodes(), {}, {}, []
+        self.parts = {}
 
     def jobs(self):
         shown = self.queues.popleft() if len(self.queues) > 1 else self.queues[0]
@@ -140,6 +141,9 @@ class Scripted:
 
     def reservations(self):
         return self.reserved
+
+    def partitions(self):
+        return self.parts
 
     def facts(self):
         return self.said

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, Bools, Floats, RankInput, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, RankInput, Snapshot, unsaved
 from tias_slurm.ledger import Ledger
 from tias_slurm.planner import Applied, Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
@@ -41,6 +42,24 @@ class Seen(NamedTuple):
     ranking: Ranking
     barred: Bools  # (n,) jobs that a person or Slurm has taken out of our hands
     plan: Plan
+
+
+def turned(snapshot: Snapshot, known: RankInput, ranking: Ranking) -> RankInput:
+    """The jobs the other way round: those that wait run on what they would be given, those that run wait.
+
+    A claim that came during a run goes on as one, or it would keep its job's nodes after all.
+    """
+    jobs = snapshot.jobs
+    waits = jobs.state == PENDING
+    gpus = known.gpus if snapshot.allocated is None else np.where(waits, snapshot.allocated, known.gpus)
+    lost = np.where(waits, 0.0, unsaved(jobs.run_time, jobs.checkpoint))
+    return replace(
+        known,
+        running=waits | (known.running & known.late),
+        gpus=gpus,
+        executed=np.maximum(known.executed - lost, 0.0),
+        slot=ranking.slot,
+    )
 
 
 class Controller:
@@ -102,6 +121,10 @@ class Controller:
         self.step("rank")
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         self.ledger.note(ranking)
+        if self.planner.compares(snapshot):
+            other = turned(snapshot, known, ranking)
+            levels = self.policy.rank(snapshot.now, other, self.ledger.learner.survival()).level
+            ranking = replace(ranking, turned=levels)
         self.step("plan")
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
         plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)

@@ -187,6 +187,8 @@ class Snapshot:
     grace: Floats | None = None
     weighted: Floats | None = None  # (N,) GPUs of each node by their weights; None: each counts 1
     pools: Pools | None = None  # None: as the partitions of the occupancy say
+    # (n,) what the GPUs of each job will count for once it runs, at the most; None: as they do now
+    allocated: Floats | None = None
 
     @property
     def capacity(self) -> float:

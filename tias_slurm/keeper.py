@@ -16,6 +16,7 @@ from tias_slurm.slurm.live import (
     Adapter,
     AdapterError,
     Field,
+    Partition,
     RawNodes,
     RawRequests,
     RawTable,
@@ -222,6 +223,10 @@ class Guarded:
     def reservations(self) -> list[Reservation]:
         """See Adapter."""
         return self._ask().reservations()
+
+    def partitions(self) -> dict[str, Partition]:
+        """See Adapter."""
+        return self._ask().partitions()
 
     def write(self, job_id: int, field: Field, value: int) -> WriteResult:
         """See Adapter."""

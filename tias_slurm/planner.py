@@ -120,6 +120,14 @@ class Planner:
         long = (limits.long_share, limits.long_window_s, limits.prior_upper)
         return np.where(held(snapshot, history, ours, ranking.front, order, *long), HELD, target)
 
+    def compares(self, snapshot: Snapshot) -> bool:
+        """Whether somebody may preempt somebody now, so that it matters how both stand once it is done."""
+        jobs = snapshot.jobs
+        if not self.limits.requeue and self.waiting_only:
+            return False
+        ripe = jobs.requeueable & (jobs.run_time >= self.limits.min_run_s)
+        return bool(ripe.any() and (jobs.state == PENDING).any())
+
     def preempts_by(self, snapshot: Snapshot, ranking: Ranking) -> Ints:
         """The levels by which jobs preempt and are preempted. Shape (n,).
 
@@ -159,8 +167,9 @@ class Planner:
         rows = np.flatnonzero((jobs.state == PENDING) & able)
         if not len(rows) or not preemptible.any():
             return _NO_REQUEUES
-        worst = ranking.level[preemptible].max()
-        stands_above = ranking.level[rows] < worst
+        level = self.preempts_by(snapshot, ranking)
+        worst = level[preemptible].max()
+        stands_above = level[rows] < worst
         if not stands_above.any():
             return _NO_REQUEUES
         # the order in which Slurm will look at them once the writes are in, as far as somebody stands above
@@ -185,7 +194,7 @@ class Planner:
             return preemption.select(
                 order,
                 jobs.gpus,
-                ranking.level,
+                level,
                 usable,
                 loss,
                 snapshot.occupancy,

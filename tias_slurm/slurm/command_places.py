@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from tias_slurm.slurm.hostlist import expand
-from tias_slurm.slurm.live import RawRequests, Reservation, Share
+from tias_slurm.slurm.live import Partition, RawRequests, Reservation, Share
 from tias_slurm.slurm.node_files import gpus_of_gres
 from tias_slurm.slurm.requests import REQUEST_FIELDS
 
@@ -112,6 +112,18 @@ def parse_reservations(text: str) -> list[Reservation]:
         match = _RESERVED.search(line)
         if line.startswith("ReservationName=") and match is not None and match[3] != "(null)":
             found.append(Reservation(_time(match[1], 0.0), _time(match[2], math.inf), match[3]))
+    return found
+
+
+def parse_partitions(text: str) -> dict[str, Partition]:
+    """The partitions, out of `scontrol -o show partition`."""
+    found = {}
+    for line in text.split("\n"):
+        said = dict(word.split("=", 1) for word in line.split(" ") if "=" in word)
+        if name := said.get("PartitionName"):
+            tier = said.get("PriorityTier", "")
+            known = tier.isascii() and tier.isdigit() and len(tier) < 10
+            found[name] = Partition(int(tier) if known else 1, said.get("OverSubscribe") == "EXCLUSIVE")
     return found
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tias_slurm.gpu_weights import times
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
+from tias_slurm.slurm.requests import whole_nodes
 from tias_slurm.slurm.values import Memo, parse_count, parse_duration, parse_gres, parse_tres
 
 # squeue(1) "--Format". What users write freely comes last.
@@ -21,7 +22,8 @@ FIELDS: Final = (
     "JobID", "ArrayJobID", "ArrayTaskID", "HetJobID", "HetJobOffset", "State", "SubmitTime",
     "EligibleTime", "StartTime", "EndTime", "exit_code", "TimeUsed", "TimeLimit", "PriorityLong",
     "Nice", "NumNodes", "NumCPUs", "NumTasks", "Requeue", "BatchFlag", "RestartCnt", "Deadline",
-    "CronJob", "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
+    "CronJob", "OverSubscribe", "Exclusive",
+    "tres-alloc", "tres-per-job", "tres-per-node", "tres-per-socket", "tres-per-task",
     "UserName", "Account", "QOS", "Partition", "NodeList", "Reason", "Comment",
 )  # fmt: skip
 _BETWEEN: Final = "\x1f"
@@ -213,6 +215,10 @@ def _table(
         cron=np.array([c == "Yes" for c in said["CronJob"]], dtype=np.bool_),
         refused=refused,
         shards=np.array([a.shards for a in asked], dtype=np.int64),
+        exclusive=np.array(
+            [whole_nodes(*two) for two in zip(said["OverSubscribe"], said["Exclusive"], strict=True)],
+            dtype=np.bool_,
+        ),
     )
 
 

@@ -24,6 +24,7 @@ from tias_slurm.slurm.command_parse import (
 )
 from tias_slurm.slurm.command_places import (
     parse_excluded,
+    parse_partitions,
     parse_requests,
     parse_reservations,
     parse_shares,
@@ -46,6 +47,7 @@ from tias_slurm.slurm.live import (
     PRIORITY_UNKNOWN,
     AdapterError,
     Field,
+    Partition,
     RawNodes,
     RawRequests,
     RawTable,
@@ -240,6 +242,10 @@ class CommandsAdapter:
     def reservations(self) -> list[Reservation]:
         """See Adapter."""
         return parse_reservations(_text(self._ask("scontrol", "--oneliner", "show", "reservation")))
+
+    def partitions(self) -> dict[str, Partition]:
+        """See Adapter."""
+        return parse_partitions(_text(self._ask("scontrol", "--oneliner", "--all", "show", "partition")))
 
     def close(self) -> None:
         """See Adapter. Nothing is held: every command has ended when its call returns."""

@@ -70,6 +70,7 @@ class RawTable:
     cron: Bools  # a scrontab job
     refused: int = 0  # records that could not be read at all, left out
     shards: Ints | None = None  # of GPUs, of the whole job; None: no job has any
+    exclusive: Bools | None = None  # gets whole nodes, with all of their GPUs; None: no job does
 
     def __len__(self) -> int:
         return len(self.job_id)
@@ -116,6 +117,14 @@ class Reservation:
     start: float
     end: float
     nodes: str  # hostlist
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """What decides about nodes that partitions share."""
+
+    tier: int  # PriorityTier: all jobs of a higher one go first
+    exclusive: bool  # all of its jobs get whole nodes
 
 
 @dataclass(frozen=True)
@@ -211,6 +220,9 @@ class Adapter(Protocol):
 
     def reservations(self) -> list[Reservation]:
         """Reservations of nodes, now and later; one RPC."""
+
+    def partitions(self) -> dict[str, Partition]:
+        """The partitions by name; one RPC."""
 
     def close(self) -> None:
         """Give up what it holds; safe to call twice."""

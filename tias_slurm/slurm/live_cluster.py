@@ -144,8 +144,9 @@ class LiveCluster:
         self._forget_sent(snapshot)
         self.raw, self.observed = raw, observed
         vain = self.watch.hopeless(snapshot.jobs.job_id)
-        placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain)
+        placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain, observed.doubtful)
         observed.unsure = placed.unsure
+        snapshot = self._nodes.settle(raw, observed.rows, snapshot, placed, self.config.gpus.weights)
         weighted = self._nodes.weighted(placed, self.config.gpus.weights)
         snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted)
         if self.config.planner.long_share is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Final
@@ -17,7 +18,7 @@ import numpy as np
 from tias_slurm.jobs import PENDING, Bools, Floats, Ints, JobTable, Occupancy
 from tias_slurm.levers import HELD
 from tias_slurm.slurm.hostlist import expand
-from tias_slurm.slurm.live import RawNodes, RawRequests, RawTable, Reservation, Share
+from tias_slurm.slurm.live import Partition, RawNodes, RawRequests, RawTable, Reservation, Share
 from tias_slurm.slurm.requests import UnsureError, Wish, read_request
 
 # states in which a node takes jobs, and flags that do not matter for that. What a job held is free as soon
@@ -42,6 +43,8 @@ class Placed:
 
     occupancy: Occupancy
     unsure: Counter[str] = field(default_factory=Counter)
+    # (n,) of the jobs whose nodes are in doubt, those whose nodes are there; None: none was looked at
+    there: Bools | None = None
 
 
 def usable(state: str) -> bool:
@@ -81,10 +84,13 @@ def occupancy(
     requests: RawRequests,
     shares: dict[int, Share],
     reservations: list[Reservation],
+    partitions: Mapping[str, Partition] | None = None,
+    doubtful: Bools | None = None,
 ) -> Placed:
     """All of it. `rows`: row in the raw table of each of the `jobs`.
 
-    `requests`, `shares`: see live.Adapter. What is free is what the nodes say is not in use, by whomever.
+    `requests`, `shares`, `partitions`: see live.Adapter. What is free is what the nodes say is not in use, by
+    whomever. `doubtful`, (n,): jobs whose nodes Slurm says are down, or kept for others; None: none.
     """
     n = len(jobs)
     there = {name: v for v, name in enumerate(nodes.name)}
@@ -105,16 +111,20 @@ def occupancy(
     # more in use than the node says: it was looked at later, and something has ended since
     steady = in_use <= nodes.gpus_used
     classes = _Classes(raw, nodes, reservations, steady, there)
+    doubt = np.zeros(n, dtype=np.bool_) if doubtful is None else doubtful
+    mine = jobs.can_start | doubt
+    kept = _kept_for_higher(raw, rows[mine], classes, partitions or {}) if doubt.any() else {}
+    found = np.zeros(n, dtype=np.bool_)
     partition = np.zeros(n, dtype=np.int64)
     certain = np.zeros(n, dtype=np.bool_)
     unsure: Counter[str] = Counter()
     # what we hold may be let go in this very cycle, and takes its room then
     held_now = jobs.lever == HELD
-    for i in np.flatnonzero((jobs.state == PENDING) & (jobs.can_start | held_now)).tolist():
+    for i in np.flatnonzero((jobs.state == PENDING) & (mine | held_now)).tolist():
         r = int(rows[i])
         why = ""
         try:
-            if raw.reason[r] not in _WAITS_FOR_NODES:
+            if raw.reason[r] not in _WAITS_FOR_NODES and not doubt[i]:
                 raise UnsureError("Slurm has not looked at it yet")
             wish = read_request(raw, r, requests)
             partition[i], asked = classes.of(raw, r, wish)
@@ -123,6 +133,10 @@ def occupancy(
             partition[i], asked = classes.of_any(raw, r)
         amounts[:, i] = asked
         certain[i] = not why
+        if doubt[i]:
+            tier = _tier(raw.partition[r], partitions or {})
+            found[i] = certain[i] = not why and classes.exist(int(partition[i]), asked, kept.get(tier))
+            why = why if found[i] else ""
         if why and not held_now[i]:
             unsure[why] += 1
     return Placed(
@@ -140,7 +154,25 @@ def occupancy(
             certain=certain,
         ),
         unsure,
+        None if doubtful is None else found,
     )
+
+
+def _tier(partition: str, partitions: Mapping[str, Partition]) -> int:
+    return max((partitions[p].tier for p in partition.split(",") if p in partitions), default=1)
+
+
+def _kept_for_higher(
+    raw: RawTable, waits: Ints, classes: _Classes, partitions: Mapping[str, Partition]
+) -> dict[int, Bools]:
+    """By PriorityTier, the nodes on which jobs of higher ones wait: those go first. Shapes (N,)."""
+    names = {p for r in waits.tolist() for p in raw.partition[r].split(",") if p in partitions}
+    tiers = {partitions[p].tier for p in names}
+    return {
+        tier: np.logical_or.reduce([classes.nodes_of(p) for p in names if partitions[p].tier > tier])
+        for tier in tiers
+        if tier < max(tiers)
+    }
 
 
 @lru_cache(maxsize=16384)
@@ -208,6 +240,17 @@ class _Classes:
         self._rows: list[Bools] = []
         self._known: dict[bytes, int] = {}
         self._made: dict[object, tuple[int, tuple[int, int, int, int]] | str] = {}
+
+    def nodes_of(self, partition: str) -> Bools:
+        """All nodes of a partition. Shape (N,)."""
+        return self._partition.get(partition, np.zeros(len(self._nodes.name), dtype=np.bool_))
+
+    def exist(self, row: int, asked: tuple[int, int, int, int], kept: Bools | None) -> bool:
+        """Whether nodes for this are up, whoever holds them; none of those that are `kept` for others."""
+        count, gpus, cpus, mem = asked
+        n = self._nodes
+        fit = self._rows[row] & (n.gpus >= gpus) & (n.cpus >= cpus) & (n.mem_mb >= mem)
+        return int((fit if kept is None else fit & ~kept).sum()) >= max(1, count)
 
     def members(self) -> Bools:
         """The rows, (P, N)."""

@@ -16,7 +16,7 @@ import numpy as np
 from tias_slurm.jobs import ACTIVE_STATES, Bools, Floats, Ints, Snapshot
 from tias_slurm.planner import Plan
 from tias_slurm.slurm.live import RawTable, WriteResult
-from tias_slurm.slurm.observer import STARTABLE
+from tias_slurm.slurm.observer import STARTABLE, nodes_in_doubt
 
 ENDED = "ended"  # what makes room as a requeue does
 
@@ -51,8 +51,9 @@ def beneficiary_ready(look: Look, job: int, value: float) -> str:
     at = _row(look.raw, job)
     if at is None or look.raw.state[at] != "PENDING":
         return "does not wait any more"
-    if look.raw.priority[at] <= 0 or look.raw.reason[at] not in STARTABLE:
-        return f"waits for another reason: {look.raw.reason[at]}"
+    reason = look.raw.reason[at]
+    if look.raw.priority[at] <= 0 or not (reason in STARTABLE or nodes_in_doubt(reason)):
+        return f"waits for another reason: {reason}"
     if look.lever[at] != value:
         return "its value is not in place"
     return ""

@@ -26,8 +26,8 @@ class Order:
         self._above = False  # a waiting job could not be put below those that are lowered after it
 
     def unsafe(self, number: int) -> str:
-        """Why this write is not to be sent; "": it may be. Looks at the queue once, before the first waiting job
-        is raised, if running ones were."""
+        """Why this write is not to be sent; "": it may be. If running jobs were raised it looks at the queue
+        once, before the first waiting one is."""
         if self._runs[number]:
             lowered_too_far = self._above and not self._rises[number]
             return "not lowered: a waiting job could not be lowered before it" if lowered_too_far else ""

@@ -20,7 +20,7 @@ from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
 STARTABLE = frozenset({"None", "Resources", "Priority", ""})
 HELPED = STARTABLE | {"BeginTime", "NodeDown", "Prolog", "Cleaning"}
 # texts that slurmctld writes in place of a code: nodes are down, or planned for a job of higher priority, of
-# which 22.05 says the same
+# which 22.05 says the same. A job in several partitions has them while all nodes are up and busy
 HELPED_TEXTS = ("Nodes required for job are DOWN", "ReqNodeNotAvail")
 MAINTENANCE = "Reserved for maintenance"
 # flags of a job that somebody or something else is busy with
@@ -60,6 +60,8 @@ class Observed:
     unsure: Counter[str] = field(default_factory=Counter)  # why jobs have nobody requeued for them
     # (n,) in scope and not ignored, and no further component of a het job: whose owner may be told something
     ours: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
+    # (n,) writable, and may be able to start: whether its nodes are there only a look at them tells
+    doubtful: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
 
     def why(self, row: int) -> str:
         """Why the waiting job of that row of the snapshot may not be written; "": it may."""
@@ -176,6 +178,7 @@ def observe(
         barred,
         barred_by,
         ours=free & inside & (raw.het_offset[rows] == 0),
+        doubtful=writable & _which(raw.reason, rows, nodes_in_doubt),
     )
 
 
@@ -194,6 +197,11 @@ def helped(reason: str) -> bool:
     """Whether a job that waits for this reason would gain by a better place."""
     if reason in HELPED:
         return True
+    return nodes_in_doubt(reason)
+
+
+def nodes_in_doubt(reason: str) -> bool:
+    """Whether Slurm says of a job's nodes that they are down or kept for others, which they may not be."""
     text = reason.replace("_", " ")
     return text.startswith(HELPED_TEXTS) and MAINTENANCE not in text
 

@@ -20,6 +20,7 @@ from tias_slurm.slurm.commands import CommandsAdapter, clamped, requeue_spelling
 from tias_slurm.slurm.live import (
     AdapterError,
     Field,
+    Partition,
     RawNodes,
     RawRequests,
     RawTable,
@@ -252,6 +253,10 @@ class PyslurmAdapter:
     def reservations(self) -> list[Reservation]:
         """See Adapter. By scontrol(1)."""
         return self._commands.reservations()
+
+    def partitions(self) -> dict[str, Partition]:
+        """See Adapter. By scontrol(1)."""
+        return self._commands.partitions()
 
     def close(self) -> None:
         """See Adapter."""

@@ -51,6 +51,7 @@ ATTRIBUTES = (
     "comment",
     "deadline",
     "is_cronjob",
+    "resource_sharing",
 )
 AT = {name: place for place, name in enumerate(ATTRIBUTES)}
 _READ = attrgetter(*ATTRIBUTES)
@@ -294,6 +295,7 @@ def _columns(
         "time_limit_s": limit_s,
         "priority": _ints(by_name["priority"], PRIORITY_UNKNOWN),  # "UNLIMITED", None
         "nice": _ints(by_name["nice"], NICE_UNKNOWN),
+        "exclusive": np.array([v == "NO" for v in by_name["resource_sharing"]], dtype=np.bool_),
         "cpus": _ints(by_name["cpus"]),
         "nodes": _ints(by_name["num_nodes"]),
         "node_list": _texts(by_name["allocated_nodes"]),

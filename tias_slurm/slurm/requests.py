@@ -24,6 +24,7 @@ REQUEST_FIELDS: Final = (
     "Reservation", "BurstBuffer", "Network",
 )  # fmt: skip
 _NOTHING: Final = frozenset({"", "N/A", "(null)", "None", "none", "*", "0", "*:*:*"})
+_SHARES: Final = frozenset({"OK", "YES", "NO", "NODE", "0"})
 _FEATURE: Final = re.compile(r"[\w.:-]+", re.ASCII)
 
 
@@ -139,11 +140,9 @@ def _wish(said: Mapping[str, str], total: int) -> Wish:
     least = _count(said["NumNodes"])
     if said["Contiguous"] not in _NOTHING and max(least, total) > 1:
         raise UnsureError("asks for nodes side by side")
-    # releases before 25.05 say so by OverSubscribe; since then the word for the rest has changed
-    shown = said["OverSubscribe"] if said["Exclusive"] == "N/A" else said["Exclusive"]
-    if shown not in ("OK", "YES", "NO", "NODE", "0"):
+    if (said["OverSubscribe"] if said["Exclusive"] == "N/A" else said["Exclusive"]) not in _SHARES:
         raise UnsureError("shares nodes with its user's jobs only")
-    exclusive = shown == ("NO" if said["Exclusive"] == "N/A" else "NODE")
+    exclusive = whole_nodes(said["OverSubscribe"], said["Exclusive"])
     memory, mem_per = _memory(said)
     if said["ExcNodes"] == "?":
         raise UnsureError("which nodes it excludes is not shown")
@@ -167,6 +166,14 @@ def _wish(said: Mapping[str, str], total: int) -> Wish:
         exclusive=exclusive,
         one_thread=threads != "*" or said["NTPerCore"] not in _NOTHING,
     )
+
+
+def whole_nodes(oversubscribe: str, exclusive: str) -> bool:
+    """Whether a job gets whole nodes, by what squeue says of it.
+
+    Releases before 25.05, where `exclusive` is "N/A", say so by OverSubscribe; then that word changed.
+    """
+    return oversubscribe == "NO" if exclusive == "N/A" else exclusive == "NODE"
 
 
 def features_of(text: str) -> frozenset[str]:
