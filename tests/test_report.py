@@ -208,7 +208,7 @@ def test_parquet_holds_each_job_under_each_policy(made: tuple[DryRun, Workload],
     run, work = made
     write_jobs(tmp_path / "jobs.parquet", work.jobs, run.policies)
     table = pq.read_table(tmp_path / "jobs.parquet")
-    job = ["job_id", "policy", "user", "partition", "gpus", "submit", "deadline"]
+    job = ["job_id", "policy", "user", "partition", "gpus", "weight", "submit", "deadline"]
     assert table.column_names == [*job, "start", "end", "wait", "jct", "missed", "requeues", "lost_gpu_s"]
     assert not table.schema.metadata
     df = table.to_pandas()
