@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from worlds import occupancy
 
 from tias_slurm import preemption
-from tias_slurm.placement import find_nodes, occupy
+from tias_slurm.placement import find_nodes, occupy, set_aside
 from tias_slurm.shadow_tables import Budget
 
 NODE = (8, 64, 1000)
@@ -178,13 +178,13 @@ class World:
         self.gpus = [g * 2 if k == 0 else g * k for _, k, g, *_ in asked]
         self.held: dict[int, list[int]] = {}
 
-    def place(self, job):
+    def place(self, job, allowed=None):
         out = np.zeros(len(self.total), dtype=np.int64)
         gpus, cpus, mem = self.each[job]
         got = find_nodes(
             *self.free,
             self.total[:, 0].copy(),
-            np.ones(len(self.total), dtype=bool),
+            np.ones(len(self.total), dtype=bool) if allowed is None else allowed,
             self.kind[job],
             self.gpus[job],
             gpus,
@@ -211,6 +211,29 @@ class World:
             sign,
         )
 
+    def walk(self, waiting, victims, member=None, front=None):
+        """Who starts of the waiting ones with the victims gone; member: partitions of jobs, nodes of each."""
+        total, free = self.total, self.free.copy()
+        partition, nodes = member or ([0] * len(self.kind), np.ones((1, len(total)), dtype=bool))
+        nodes, started, aside = nodes.copy(), set(), False
+        for v in victims:
+            self.move(v, self.held[v], 1)
+        for job in waiting:
+            allowed = nodes[partition[job]]
+            if where := self.place(job, allowed):
+                started.add(job)
+                self.move(job, where, -1)
+            elif front is not None and front[job] and not aside:
+                gpus, cpus, mem = self.each[job]
+                allowed = allowed & (total[:, 1] >= cpus) & (total[:, 2] >= mem)
+                out = np.zeros(len(total), dtype=np.int64)
+                asked = (self.kind[job], self.gpus[job], gpus)
+                got = set_aside(self.free[0], total[:, 0].copy(), allowed, *asked, out)
+                nodes[:, out[:got]] = False
+                aside = got > 0
+        self.free[:] = free
+        return started
+
     def fits_without(self, job, victims):
         for v in victims:
             self.move(v, self.held[v], 1)
@@ -220,27 +243,20 @@ class World:
         return bool(got)
 
 
-def check_that_they_start(world, waiting, proposed, kept):
-    """Slurm walks the order with the victims gone: everybody with victims starts, and nobody was dropped who
-    would have started."""
+def check_that_they_start(starts, proposed, kept):
+    """Slurm walks the queue with the victims gone: everybody with victims starts, none of them is needless to
+    the whole plan, and there are some if all start with those that were proposed.
 
-    def starts(victims, wanted_by):
-        free, started = world.free.copy(), set()
-        for v in victims.tolist():
-            world.move(v, world.held[v], 1)
-        for job in waiting:
-            where = world.place(job)
-            if where:
-                started.add(job)
-                world.move(job, where, -1)
-        world.free[:] = free
-        return [w in started for w in wanted_by.tolist()]
-
-    assert all(starts(*kept))
-    pairs = [set(zip(*map(np.ndarray.tolist, pair), strict=True)) for pair in (kept, proposed)]
-    assert pairs[0] <= pairs[1]
-    if all(starts(*proposed)):
-        assert pairs[0] == pairs[1]
+    starts: who starts with which gone; proposed, kept: victims and for whom, before that walk and after it.
+    """
+    all_of_them, theirs, wanted_by = set(proposed[0].tolist()), set(kept[0].tolist()), set(kept[1].tolist())
+    assert theirs <= all_of_them
+    assert wanted_by <= set(proposed[1].tolist())
+    assert wanted_by <= starts(theirs)
+    for one in theirs:
+        assert not wanted_by <= starts(theirs - {one}), "a needless victim in the plan"
+    if set(proposed[1].tolist()) <= starts(all_of_them):
+        assert bool(theirs) == any(w not in starts(set()) for w in proposed[1].tolist())
 
 
 @settings(max_examples=400, deadline=None)
@@ -258,7 +274,7 @@ def test_against_every_set_of_victims(nodes, asked, limit, data):
     given_all = (np.array(waiting, dtype=np.int64), np.array(world.gpus), level, may, loss, room, limit)
     victims, wanted_by = preemption.select(*given_all, checked=False)
     kept = preemption.select(*given_all)
-    check_that_they_start(world, waiting, (victims, wanted_by), kept)
+    check_that_they_start(lambda some: world.walk(waiting, some), (victims, wanted_by), kept)
     assert len(set(victims.tolist())) == len(victims)
     assert len(set(wanted_by.tolist())) <= limit
     assert may[victims].all()
@@ -354,6 +370,91 @@ class TestWhoStandsInBetween:
             assert victims.tolist() == got
 
 
+class TestNeedlessInTheWholePlan:
+    """What is freed for one makes room for another."""
+
+    def test_a_later_one_leaves_room_for_an_earlier_one(self):
+        # the first has job 0 requeued; job 2, requeued for the second, leaves 2 GPUs over
+        running = [((5, 1, 4), [0]), ((5, 1, 4), [0]), ((5, 1, 8), [1])]
+        waiting = [(1, 1, 2), (1, 1, 6)]
+        assert select([NODE] * 2, running, waiting, loss=[1.0, 50.0, 10.0]) == [(2, 1)]
+        assert select([NODE] * 2, running, waiting[:1], loss=[1.0, 50.0, 10.0]) == [(0, 0)]
+
+    def test_who_fits_anyhow_goes_elsewhere(self):
+        # the first would go to node 1; as soon as node 0 has 2 GPUs free it goes there and leaves 3 on node 1
+        running = [((5, 1, 2), [0]), ((5, 1, 1), [0]), ((0, 1, 5), [0]), ((0, 1, 5), [1])]
+        got = select([NODE] * 2, running, [(9, 1, 1), (1, 1, 3)], loss=[1.0, 2.0, 0.0, 0.0])
+        assert got == [(0, 1)]
+
+    @pytest.mark.parametrize(("n", "most"), [(4, 7), (100, 200)])
+    def test_many_preemptors_at_once(self, n, most):
+        # each of the last n leaves room for one of the first n, but two of these would share the best fit; with
+        # hundreds not all is found out
+        running = [((5, 1, 2), [v]) for v in range(n)] + [((5, 1, 6), [v]) for v in range(n)]
+        running += [((5, 1, 8), [n + v]) for v in range(n)]
+        loss = [1.0] * n + [50.0] * n + [10.0] * n
+        waiting = [(1, 1, 2)] * n + [(1, 1, 6)] * n
+        got = select([NODE] * (2 * n), running, waiting, loss=loss, limit=1000)
+        assert {v for v, _ in got} >= set(range(2 * n, 3 * n))
+        assert len(got) <= most
+
+
+class TestBudgetsOfUsers:
+    def select(self, running, waiting, left_of, loss=None, left=99):
+        """Running: (user, GPUs, node)."""
+        each = [g for _, g, _ in running] + [g for _, _, g in waiting]
+        r, n = len(running), len(each)
+        nodes = [1] * r + [k for _, k, _ in waiting]
+        requests = [(k, g, 0, 0) for k, g in zip(nodes, each, strict=True)]
+        room = occupancy(
+            [NODE] * (1 + max(v for *_, v in running)), requests, {i: [x[2]] for i, x in enumerate(running)}
+        )
+        level = np.array([5] * r + [x for x, *_ in waiting])
+        user = np.array([u for u, *_ in running] + [0] * len(waiting))
+        loss = np.arange(1.0, n + 1) if loss is None else np.array([*loss, *[0.0] * (n - r)])
+        got = preemption.select(
+            np.arange(r, n), np.array(nodes) * np.array(each), level, np.arange(n) < r, loss, room, 10,
+            budget=Budget(left, np.array(left_of), user),
+        )  # fmt: skip
+        return [(int(v), int(w) - r) for v, w in zip(*got, strict=True)]
+
+    def test_whose_budget_is_used_up_shields_nobody(self):
+        running = [(0, 8, 0), (1, 8, 1)]
+        assert self.select(running, [(1, 1, 8)], [10, 10]) == [(0, 0)]
+        for nothing in (0, -3):
+            assert self.select(running, [(1, 1, 8)], [nothing, 10]) == [(1, 0)]
+        assert self.select(running, [(1, 1, 8)], [0, 0]) == []
+
+    def test_it_is_used_up_within_a_cycle(self):
+        running = [(0, 8, 0), (0, 8, 1), (1, 8, 2)]
+        assert self.select(running, [(1, 1, 8)] * 2, [1, 10]) == [(0, 0), (2, 1)]
+        assert self.select(running, [(1, 1, 8)] * 3, [1, 10]) == [(0, 0), (2, 1)]
+
+    def test_a_node_that_takes_too_many_of_one_user(self):
+        # both on node 0 are his, and only one of them may go; on node 1 one of his and one of another
+        running = [(0, 4, 0), (0, 4, 0), (0, 4, 1), (1, 4, 1)]
+        assert self.select(running, [(1, 1, 8)], [2, 10]) == [(0, 0), (1, 0)]
+        assert self.select(running, [(1, 1, 8)], [1, 10]) == [(2, 0), (3, 0)]
+        assert self.select(running, [(1, 1, 8)], [0, 10]) == []
+
+    def test_a_gang_goes_round_him(self):
+        running = [(0, 8, 0), (0, 8, 1), (1, 8, 2), (2, 8, 3)]
+        assert self.select(running, [(1, 2, 8)], [2, 9, 9]) == [(0, 0), (1, 0)]
+        assert self.select(running, [(1, 2, 8)], [1, 9, 9]) == [(0, 0), (2, 0)]
+        assert self.select(running, [(1, 2, 8)], [1, 0, 0]) == []
+
+    def test_what_failed_costs_no_budget(self):
+        # the gang of three cannot be had with one each of two users; the one behind it can
+        running = [(0, 8, 0), (0, 8, 1), (1, 8, 2)]
+        assert self.select(running, [(1, 3, 8), (1, 1, 8)], [1, 1]) == [(0, 1)]
+
+    def test_the_budget_of_all(self):
+        running = [(0, 8, 0), (0, 8, 1), (1, 8, 2)]
+        assert self.select(running, [(1, 2, 8), (1, 1, 8)], [9, 9], left=1) == [(0, 1)]
+        assert self.select(running, [(1, 1, 8)] * 2, [9, 9], left=1) == [(0, 0)]
+        assert self.select(running, [(1, 1, 8)], [9, 9], left=0) == []
+
+
 USERS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
 
 
@@ -364,10 +465,11 @@ USERS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
     data=st.data(),
     users=USERS,
     left=st.integers(0, 4),
-    each=st.integers(0, 3),
+    each=st.lists(st.integers(-1, 3), min_size=3, max_size=3),
+    preemptors=st.integers(1, 4),
     parts=st.lists(st.booleans(), min_size=8, max_size=8),
 )
-def test_laws_under_all_circumstances(nodes, asked, data, users, left, each, parts):
+def test_laws_under_all_circumstances(nodes, asked, data, users, left, each, preemptors, parts):
     """Two partitions that may share nodes, jobs in front, jobs that may not, budgets: what never happens."""
     world = World(nodes, asked)
     jobs, n = range(len(asked)), len(asked)
@@ -383,13 +485,26 @@ def test_laws_under_all_circumstances(nodes, asked, data, users, left, each, par
     member = np.array([parts[: len(nodes)], parts[4 : 4 + len(nodes)]])
     room = type(room)(**{**vars(room), "member": member, "partition": partition})
     user = np.array(users[:n])
-    budget = Budget(left, np.full(3, each), user)
-    victims, wanted_by = preemption.select(
-        np.array(waiting, dtype=np.int64), np.array(world.gpus), level, usable, loss, room, 3,
-        may=may, front=front, budget=budget,
-    )  # fmt: skip
+    budget = Budget(left, np.array(each), user)
+    order = np.array(waiting, dtype=np.int64)
+
+    def choose(usable, **more):
+        return preemption.select(
+            order, np.array(world.gpus), level, usable, loss, room, preemptors,
+            may=may, front=front, budget=budget, **more,
+        )  # fmt: skip
+
+    kept = victims, wanted_by = choose(usable)
+    check_that_they_start(
+        lambda some: world.walk(waiting, some, (partition, member), front),
+        choose(usable, checked=False),
+        kept,
+    )
+    # who has nothing left is as good as not there
+    assert all(map(np.array_equal, kept, choose(usable & (budget.left_of[user] > 0))))
+    assert len(set(wanted_by.tolist())) <= preemptors
     assert len(set(victims.tolist())) == len(victims) <= left
-    assert (np.bincount(user[victims], minlength=3) <= each).all()
+    assert (np.bincount(user[victims], minlength=3) <= np.maximum(budget.left_of, 0)).all()
     assert usable[victims].all()
     assert may[wanted_by].all()
     assert (level[victims] > level[wanted_by]).all()
