@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from worlds import HOUR, job_table, ranking, snapshot
@@ -20,12 +21,13 @@ looks = st.lists(
 
 
 def start(n=1):
-    return Claim(np.full(n, np.nan), np.zeros(n), np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int64))
+    none = np.full(n, np.nan)
+    return Claim(none, np.zeros(n), np.zeros(n, dtype=bool), np.zeros(n, dtype=np.int64), none)
 
 
-def step(claim, said, fallen, most, since=0.0):
+def step(claim, said, fallen, most, since=0.0, by_settings=False):
     one = np.ones(1)
-    return follow(said * one, since * one, claim, np.array([fallen]), most)
+    return follow(said * one, since * one, claim, np.array([fallen]), most, by_settings=by_settings)
 
 
 @given(looks, st.integers(0, 4))
@@ -75,7 +77,50 @@ def test_jobs_do_not_mix(courses):
         alone = [step(a, *c[at], 2, since=float(at)) for a, c in zip(alone, padded, strict=True)]
     for name in Claim._fields:
         one_by_one = np.concatenate([getattr(a, name) for a in alone])
-        assert np.array_equal(getattr(together, name), one_by_one, equal_nan=name == "deadline")
+        assert np.array_equal(getattr(together, name), one_by_one, equal_nan=name in ("deadline", "withheld"))
+
+
+@given(looks, st.integers(0, 4), st.integers(1, 6))
+def test_what_settings_take_away_and_give_back_is_no_change(course, most, times):
+    """However often, and wherever in a life; what the user does in between counts as ever."""
+    claim = start()
+    for at, (said, fallen) in enumerate(course):
+        claim = step(claim, said, fallen, most, since=float(at))
+    stood, held = claim, claim.deadline[0]
+    for _ in range(times):
+        claim = step(claim, np.nan, True, most, by_settings=True)
+        assert np.isnan(claim.deadline[0])
+        claim = step(claim, held, False, most, by_settings=True)
+    assert claim.deadline.tolist() == pytest.approx(stood.deadline.tolist(), nan_ok=True)
+    assert (claim.accepted[0], claim.lost[0]) == (stood.accepted[0], stood.lost[0])
+
+
+@given(st.integers(0, 3))
+def test_a_change_while_it_is_withheld_counts(most):
+    claim = step(start(), 50.0, False, most)
+    claim = step(claim, np.nan, False, most, by_settings=True)
+    claim = step(claim, 70.0, False, most, by_settings=True)
+    assert claim.accepted.tolist() == [2.0 if most else 1.0]
+    assert claim.deadline.tolist() == pytest.approx([70.0 if most else np.nan], nan_ok=True)
+
+
+def test_a_user_s_withdrawal_is_not_the_settings():
+    claim = step(start(), 50.0, False, 1)
+    claim = step(claim, np.nan, True, 1)
+    assert claim.lost.tolist() == [True]
+    claim = step(claim, 50.0, False, 1, by_settings=True)
+    assert claim.accepted.tolist() == [2.0]
+    claim = step(claim, np.nan, True, 1)
+    assert step(claim, 50.0, False, 1, by_settings=True).refused.tolist() == [CHANGES]
+
+
+def test_another_key_gives_another_deadline():
+    claim = step(start(), 50.0, True, 1)
+    claim = step(claim, 60.0, True, 1, by_settings=True)
+    assert (claim.deadline[0], claim.accepted[0], claim.lost[0]) == (60.0, 1.0, False)
+    # one that was refused as changed too often does not come in with it
+    claim = step(step(claim, 61.0, False, 1), 62.0, False, 1, by_settings=True)
+    assert (claim.deadline[0], claim.refused[0]) == (61.0, CHANGES)
 
 
 def test_why_it_was_not_taken():

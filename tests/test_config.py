@@ -189,10 +189,15 @@ def test_the_example_loads_and_holds_the_defaults_of_every_key() -> None:
     # with the unset ones written out too, every key is there and the presets' values are those shown
     full = tomllib.loads(re.sub(r"(?m)^#(\w+ = )", r"\1", text))
     assert {f"{s}.{k}" for s, part in full.items() for k in part} == set(known_keys())
+    full["lever"]["kind"] = "priority"  # without which there is no long_share
     shown = Config.model_validate(full).policy
     base = PRESETS["jct-first"]
     for name, value in shown.overrides().items():
         assert value == getattr(base, name)
+    # what can be chosen stands beside it
+    assert set(re.findall(r"(?m)^#   (\S+)  +\S", text.split("[policy]")[1].split("preset =")[0])) == set(
+        PRESETS
+    )
 
 
 def test_the_page_names_every_key_with_its_default() -> None:

@@ -15,7 +15,7 @@ from raw_queue import FACTS, NOW, Scripted, nodes, queue, running, waiting
 from test_live_nodes import EIGHT, asked
 
 from tias_slurm import daemon as module
-from tias_slurm import start
+from tias_slurm import deeds, start
 from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import FOUND, SET
@@ -305,14 +305,8 @@ def test_slurms_own_preemption_needs_its_guards(desk, monkeypatch):
     desk.open[-1].close()
     # a dry run says it and goes on
     desk.write(lever="priority", extra=mode, mode="dry-run")
-    daemon = desk.daemon(waiting(1))
+    desk.daemon(waiting(1))
     assert desk.said('requeue mode "slurm" would be refused')
-    # and no reload gets round that
-    desk.write(lever="priority", extra=REQUEUE, mode="dry-run")
-    daemon._on_reload()
-    daemon.cycle()
-    [line] = desk.said("reload refused")
-    assert line["keys"] == ["requeue.mode"]
 
 
 @pytest.mark.parametrize(
@@ -357,8 +351,8 @@ def test_no_rights_is_said_once_and_tried_again_later(desk, monkeypatch):
     assert len(daemon.adapter.sent) == 1
     assert len(desk.said("no rights")) == 1
     assert desk.said("write failed") == []
-    later = time.monotonic() + module.NO_RIGHTS_PAUSE_S + 1
-    monkeypatch.setattr(module.time, "monotonic", lambda: later)
+    later = time.monotonic() + deeds.NO_RIGHTS_PAUSE_S + 1
+    monkeypatch.setattr(deeds.time, "monotonic", lambda: later)
     daemon.adapter.answers = {}
     assert daemon.cycle().writes == 3
 
@@ -469,24 +463,6 @@ def test_a_bad_file_leaves_all_as_it_was(desk, text):
     assert len(desk.said("reload refused")) == 1
     daemon.cycle()
     assert len(desk.said("reload refused")) == 1  # asked for once, answered once
-
-
-@pytest.mark.parametrize(
-    ("change", "key"),
-    [
-        ({"mode": "dry-run"}, "daemon.mode"),
-        ({"lever": "priority"}, "lever.kind"),
-        ({"extra": '[scope]\nonly_users = ["bob"]'}, None),
-    ],
-)
-def test_what_needs_a_restart(desk, change, key):
-    daemon = desk.daemon(waiting(2))
-    desk.write(**change)
-    daemon._on_reload()
-    seen = daemon.cycle()
-    refusals = [entry["keys"] for entry in desk.said("reload refused")]
-    assert refusals == ([[key]] if key else [])
-    assert seen.writes == (2 if key else 0)
 
 
 # ---- the schedule ----

@@ -43,21 +43,21 @@ def test_nothing_is_sent_that_could_not_be_recorded(disk, desk):  # noqa: F811
     desk.write(extra=listen)
     daemon = desk.daemon(waiting(1), waiting(MANY))
     assert daemon.cycle().writes == 1
-    assert get(daemon._show.port, "/readyz") == (200, "ok\n")
+    assert get(daemon.show.port, "/readyz") == (200, "ok\n")
     disk.fill()
     for _ in range(3):
         daemon._guarded()
     assert {job for job, *_ in daemon.adapter.sent} == {100}
     assert len(desk.said("ledger")) == 3
     assert "disk is full" in desk.said("ledger")[0]["message"]
-    code, why = get(daemon._show.port, "/readyz")
+    code, why = get(daemon.show.port, "/readyz")
     assert (code, "disk is full" in why) == (503, True)
-    assert get(daemon._show.port, "/healthz")[0] == 200  # a restart would not help
-    assert 'cycles_total{result="failed"} 3' in get(daemon._show.port, "/metrics")[1]
+    assert get(daemon.show.port, "/healthz")[0] == 200  # a restart would not help
+    assert 'cycles_total{result="failed"} 3' in get(daemon.show.port, "/metrics")[1]
     disk.free()
     daemon._guarded()
     assert {job for job, *_ in daemon.adapter.sent} == set(range(100, 100 + MANY)) == recorded(daemon)
-    assert get(daemon._show.port, "/readyz") == (200, "ok\n")
+    assert get(daemon.show.port, "/readyz") == (200, "ok\n")
     left = status.left(str(desk.state))
     assert (left["cycle"]["result"], left["trouble"], left["cycle"]["overridden"]) == ("ok", "", 0)
 

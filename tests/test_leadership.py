@@ -538,8 +538,8 @@ def test_one_acts_and_the_other_stands_by(pair):
         "why": "the controller of this host is not in charge",
     }  # fmt: skip
     assert status.left(str(pair.path / "state"), "ctl1")["leadership"]["leads"]
-    assert b._show.not_ready().startswith("stands by")
-    assert a._show.not_ready() == ""
+    assert b.show.not_ready().startswith("stands by")
+    assert a.show.not_ready() == ""
 
 
 def test_the_new_leader_knows_what_the_old_one_wrote(pair):

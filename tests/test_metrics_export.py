@@ -64,7 +64,7 @@ def shown(desk):  # noqa: F811
 
 
 def metrics(daemon):
-    status, body = get(daemon._show.port, "/metrics")
+    status, body = get(daemon.show.port, "/metrics")
     assert status == 200
     return body
 
@@ -218,7 +218,7 @@ def test_steps_by_the_clock():
 
 def test_ready_only_with_a_fresh_cycle(shown, monkeypatch):
     daemon = shown(waiting(1))
-    port = daemon._show.port
+    port = daemon.show.port
     assert get(port, "/readyz") == (503, "no good cycle yet\n")
     daemon.cycle()
     assert get(port, "/readyz") == (200, "ok\n")
@@ -232,13 +232,13 @@ def test_ready_only_with_a_fresh_cycle(shown, monkeypatch):
 def test_healthy_while_the_cycle_lives(shown):
     daemon = shown(waiting(1))
     daemon.cycle()
-    assert get(daemon._show.port, "/healthz") == (200, "ok\n")
+    assert get(daemon.show.port, "/healthz") == (200, "ok\n")
     daemon._pulse.beat(-1)
-    assert get(daemon._show.port, "/healthz") == (503, "the cycle is stuck\n")
+    assert get(daemon.show.port, "/healthz") == (503, "the cycle is stuck\n")
 
 
 def test_other_paths_and_methods(shown):
-    port = shown(waiting(1))._show.port
+    port = shown(waiting(1)).show.port
     assert get(port, "/")[0] == 404
     assert get(port, "/../etc/passwd")[0] == 404
     assert get(port, "/metrics?x=1")[0] == 200
@@ -247,7 +247,7 @@ def test_other_paths_and_methods(shown):
 
 
 def test_clients_that_misbehave_do_no_harm(shown):
-    port = shown(waiting(1))._show.port
+    port = shown(waiting(1)).show.port
     idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(20)]
     for one in idle[:10]:
         one.sendall(b"\x00\xff nonsense\r\n\r\n")
@@ -259,8 +259,8 @@ def test_clients_that_misbehave_do_no_harm(shown):
 
 def test_it_listens_on_loopback_and_no_more_after_the_end(shown):
     daemon = shown(waiting(1))
-    port = daemon._show.port
-    assert daemon._show._server._server.server_address[0] == "127.0.0.1"
+    port = daemon.show.port
+    assert daemon.show._server._server.server_address[0] == "127.0.0.1"
     daemon.close()
     with pytest.raises(OSError, match="refused"):
         get(port, "/metrics")
@@ -304,8 +304,8 @@ def test_addresses(tmp_path):
 def test_without_settings_there_are_none(desk):  # noqa: F811
     daemon = desk.daemon(waiting(1))
     daemon.cycle()
-    assert daemon._show.port == 0
-    assert daemon._show._metrics is None
+    assert daemon.show.port == 0
+    assert daemon.show._metrics is None
 
 
 # ---- the textfile

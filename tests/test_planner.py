@@ -8,7 +8,6 @@ from worlds import DAY, HOUR, history, job_table, occupancy, plan, ranking, repl
 
 from tias_slurm import assemble
 from tias_slurm.config import Config
-from tias_slurm.errors import InputError
 from tias_slurm.jobs import PENDING, RUNNING
 from tias_slurm.ledger import Ledger
 from tias_slurm.levers import HELD, ExactLever, NiceLever, PriorityLever
@@ -415,9 +414,8 @@ def test_time_under_a_hold_of_ours_counts_as_waiting():
 
 @pytest.mark.parametrize("kind", ["nice", "site_factor"])
 def test_only_the_priority_lever_can_hold(kind):
-    config = Config.model_validate({"lever": {"kind": kind}, "planner": {"long_share": 0.8}})
-    with pytest.raises(InputError, match="long_share holds jobs"):
-        assemble.limits(config, requeue=False)
+    with pytest.raises(ValueError, match="long_share holds jobs"):
+        Config.model_validate({"lever": {"kind": kind}, "planner": {"long_share": 0.8}})
 
 
 def test_the_settings_reach_the_planner():

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 
 from tias_slurm import deadlines, quota
 from tias_slurm.config import Config
-from tias_slurm.errors import InputError
 from tias_slurm.jobs import Bools, Ints
 from tias_slurm.ledger import Ledger, Store
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
@@ -41,13 +42,8 @@ def lever(config: Config, levels: int, site_weights: int) -> Lever:
 
 
 def limits(config: Config, *, requeue: bool, max_writes: int | None = None) -> Limits:
-    """The budgets of one cycle. `max_writes`: another one than the configured. Raises InputError."""
+    """The budgets of one cycle. `max_writes`: another one than the configured."""
     r, p = config.requeue, config.planner
-    if p.long_share is not None and config.lever.kind != "priority":
-        raise InputError(
-            f'[planner] long_share holds jobs, which the lever "{config.lever.kind}" cannot do; set [lever] '
-            'kind = "priority", or leave long_share out'
-        )
     return Limits(
         dead_band_steps=p.dead_band_steps,
         max_writes=p.max_writes_per_cycle if max_writes is None else max_writes,
@@ -89,7 +85,15 @@ def ledger(config: Config, store: Store | None, *, told_at_submit: bool = False)
         quota=quota_settings(config),
         learn=learning(config),
         told_at_submit=told_at_submit,
+        claim_rules=_claim_rules(config),
     )
+
+
+def _claim_rules(config: Config) -> str:
+    """What decides which deadlines are read out of comments and admitted, as text."""
+    d = config.deadlines
+    lists = (sorted(names) for names in (d.accounts, d.qos, d.partitions, d.users))
+    return json.dumps([d.key, str(config.zone()), d.min_window_s, d.max_window_s, *lists])
 
 
 def consents(config: Config, said: Ints) -> Bools:

@@ -24,9 +24,12 @@ class Claim(NamedTuple):
     accepted: Floats  # how often one was accepted
     lost: Bools  # was withdrawn or moved once it was hopeless or overdue
     refused: Ints  # what the comment says now was taken, or why not: a code of REASONS
+    withheld: Floats  # the deadline that settings of the site took away, epoch s; NaN: none
 
 
-def follow(said: Floats, since: Floats, old: Claim, fallen: Bools, max_changes: int) -> Claim:
+def follow(
+    said: Floats, since: Floats, old: Claim, fallen: Bools, max_changes: int, *, by_settings: bool = False
+) -> Claim:
     """The claims after a look at the comments.
 
     `said`: the deadline that each comment has now, NaN: none; `fallen`: the claim was hopeless or overdue
@@ -35,20 +38,29 @@ def follow(said: Floats, since: Floats, old: Claim, fallen: Bools, max_changes: 
     put back after it was withdrawn, is a change: at most `max_changes` of them, then the last accepted claim
     stays. Withdrawing is always possible; a claim that was lost when it was withdrawn or moved leaves its
     mark.
+
+    `by_settings`: the settings that decide about claims are others than at the look before, so that a
+    deadline that goes or is another one by now is no doing of its user: it is withheld or taken, and neither
+    counts nor leaves a mark. Nor does its return, whenever the settings give it back.
     """
     says = np.isfinite(said)
     stands = np.isfinite(old.deadline)
-    news = says & ~(stands & (said == old.deadline))
+    moved = by_settings & says & stands & (said != old.deadline) & (old.accepted < 1 + max_changes)
+    given = (says & ~stands & (said == old.withheld)) | moved
+    news = says & ~(stands & (said == old.deadline)) & ~given
     first = news & (old.accepted == 0)
     # a job may come back from a refused first claim, but not again and again
     fine = np.where(first, said > since, old.accepted < 1 + max_changes)
     take = news & fine
     withdrawn = stands & ~says
-    deadline = np.where(take, said, np.where(withdrawn, np.nan, old.deadline))
+    taken_away = withdrawn & by_settings
+    deadline = np.where(take | given, said, np.where(withdrawn, np.nan, old.deadline))
+    withheld = np.where(take | given, np.nan, old.withheld)
     return Claim(
         deadline=deadline,
         accepted=old.accepted + take,
         # kept for good: else a far deadline in between would wash it off
-        lost=old.lost | ((withdrawn | (take & stands)) & fallen),
+        lost=old.lost | (((withdrawn & ~taken_away) | (take & stands)) & fallen),
         refused=np.where(news & ~fine, np.where(first, PAST, CHANGES), TAKEN),
+        withheld=np.where(taken_away, old.deadline, withheld),
     )

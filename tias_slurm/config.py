@@ -11,10 +11,10 @@ import functools
 import os
 import tomllib
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 from zoneinfo import ZoneInfo
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import PrivateAttr, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from tias_slurm.config_changes import bring_up
@@ -71,6 +71,17 @@ class Config(Section):
     notify: Notify = Notify()  # type: ignore[call-arg]
     metrics: Metrics = Metrics()  # type: ignore[call-arg]
     replay: Replay = Replay()  # type: ignore[call-arg]
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        """What no section can say for itself."""
+        if self.planner.long_share is not None and self.lever.kind != "priority":
+            raise ValueError(
+                f'planner.long_share holds jobs, which the lever "{self.lever.kind}" cannot do; set '
+                'lever.kind = "priority", or leave long_share out'
+            )
+        return self
+
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
     _notes: list[str] = PrivateAttr(default_factory=list)
 
@@ -193,6 +204,8 @@ def _line(error: ErrorDetails, origins: Mapping[str, str], source: str) -> str:
     key = ".".join(path[:2])
     said = [origin for k, origin in origins.items() if k == key or k.startswith(key + ".")]
     where = COMMAND_LINE if COMMAND_LINE in said else source
+    if not path:
+        return f"{printable(source, 300)}: {_problem(error, path)}"  # a rule about several sections
     name = printable(key + "".join(f"[{int(p) + 1}]" for p in path[2:3] if p.isdigit()), 100)
     return f"{printable(where, 300)}: {name}: {_problem(error, path)}"
 

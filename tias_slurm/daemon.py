@@ -14,15 +14,16 @@ from typing import IO, Any
 
 from apscheduler.schedulers.blocking import BlockingScheduler
 
-from tias_slurm import audit, hands, start, status, tally
+from tias_slurm import hands, logs, reload, start, status, tally
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.cycle import Cycle, tell
+from tias_slurm.deeds import Deeds
 from tias_slurm.earlier_runs import EarlierRuns
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Snapshot
 from tias_slurm.keeper import Guarded, Keeper
-from tias_slurm.leadership import this_host, timing
+from tias_slurm.leadership import this_host
 from tias_slurm.live_cycle import LiveCycle
 from tias_slurm.messenger import Messenger
 from tias_slurm.observe.show import Show
@@ -34,13 +35,11 @@ from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
-from tias_slurm.slurm.live_requeue import outcome
+from tias_slurm.slurm_guards import Guards
 from tias_slurm.start import ledger_path, take_lock
 from tias_slurm.store import LedgerError, SqliteStore
 from tias_slurm.upkeep import Upkeep
 
-# after "no rights" nothing is written for so long, s
-NO_RIGHTS_PAUSE_S = 600.0
 # the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
 CALLS_IN_ONE, SLACK_S = 4, 60.0
 # how soon a cycle that could not begin at once is asked for again, s
@@ -64,23 +63,21 @@ class Daemon:
         self.cluster: LiveCluster
         self.controller: Controller
         self.policy: Tias
-        self._numbers: list[int] = []
-        self._actions: list[audit.Action] = []
-        self._requeued = 0
-        self._outcomes: list[tuple[int, str, str]] = []
-        self._no_rights_until = 0.0
         self._upkeep = Upkeep(log)
         self._busy = threading.Lock()
         self._notifier = Notifier()
         self._pulse = Pulse()
-        self._show = Show(log, self._notifier, self._pulse)
-        self._messenger = Messenger(log, self._show.notice, self._may_tell)
+        self.show = Show(log, self._notifier, self._pulse)
+        self._messenger = Messenger(log, self.show.notice, self._may_tell)
         self._watchdog = Watchdog(self._notifier, self._pulse, self._stuck)
         self._clock = StepClock()
         self._keeper: Keeper | None = None  # None: this daemon is the only one
         self._term = 0  # in which the ledger is open; 0: it is not
         self._standby_said = ""
         self._hold_fire = False
+        self._guards, self._deeds = Guards(log), Deeds(log, self.show)
+        self._made: LiveCycle | None = None
+        self._lost_track = False
 
     # -- set-up
 
@@ -97,9 +94,7 @@ class Daemon:
         self._lock = take_lock(status.lock_path(state, this_host() if c.lease_path else ""))
         if not c.lease_path:
             self._open_ledger()
-        self.adapter, why = choose(
-            c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
-        )
+        self.adapter, why = self.choose(self.config)
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
         if c.lease_path:
@@ -108,7 +103,7 @@ class Daemon:
             )
         else:
             self._take_over()
-        self._show.open(self.config, self.adapter.name, self.facts, self._keeper)
+        self.show.open(self.config, self.adapter.name, self.facts, self._keeper)
         self._tell_notes()
 
     def _tell_notes(self) -> None:
@@ -117,7 +112,7 @@ class Daemon:
 
     def close(self) -> None:
         """Let go of everything; the lease last, when nothing of ours can be under way."""
-        self._show.close()
+        self.show.close()
         # a single cycle waits for its messages, up to a limit; the daemon's own wait for the next one
         self._messenger.close(SLACK_S if self._scheduler is None else 0.0)
         for part in ("adapter", "store"):
@@ -143,10 +138,16 @@ class Daemon:
             self._open_ledger()
             self._term = term
             self.store.lead(term)
-        for what, do in start.check(self.config, self.facts, self.store):
-            self._log.warning('requeue mode "slurm" would be refused', what=what, do=do)
+        for event, fields in start.said(start.check(self.config, self.facts, self.store)):
+            self._log.warning(event, **fields)
         self._earlier = EarlierRuns(self.config.daemon.rpc_timeout_s, self._log)
-        self._assemble()
+        self._read_ledger(None)
+
+    def _read_ledger(self, before: LiveCycle | None) -> None:
+        """Put the cycle together anew, by what is in the ledger."""
+        start.own(self.config, self.store)
+        self._use(self.make(self.config, self.adapter, self.facts, self.store, before))
+        self._lost_track = False
 
     def _leads(self) -> bool:
         """Whether this daemon acts; it then knows the ledger as the one before left it. Raises InputError."""
@@ -165,29 +166,64 @@ class Daemon:
                 raise
         return bool(term)
 
-    def _assemble(self) -> None:
-        c = self.config
+    # -- what a reload needs, see reload.Host
+
+    def choose(self, config: Config) -> tuple[Adapter, str]:
+        """See reload.Host, likewise below."""
+        c = config.daemon
+        return choose(
+            c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
+        )
+
+    def make(
+        self, config: Config, adapter: Adapter, facts: SiteFacts, store: SqliteStore, before: LiveCycle | None
+    ) -> LiveCycle:
+        """The cycle of these settings, not yet in use."""
         made = LiveCycle(
-            c,
-            Guarded(self.adapter, self._may_ask, self._may_send),
-            self.facts,
-            self.store,
-            enforce=c.daemon.mode == "enforce",
+            config,
+            Guarded(adapter, self.may_ask, self._may_send),
+            facts,
+            store,
+            enforce=config.daemon.mode == "enforce",
             told=self._told,
             record=self._record,
-            past=lambda _: self._earlier.fill(self._made),
+            past=lambda _: self._earlier.fill(made),
         )
-        if not made.lever.strict:
-            self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
-        self.policy, self.cluster, self.controller = made.policy, made.cluster, made.controller
-        self._made, self.controller.step = made, self._clock.step
-        self._messenger.settle(c, self.store, enforce=self.cluster.enforce)
+        if before is not None:
+            made.go_on_from(before)
+        made.controller.step = self._clock.step
+        return made
 
-    def _may_ask(self) -> str:
+    def parts(self) -> reload.Parts:
+        """What the daemon is made of now."""
+        keeper = self._keeper
+        acts = keeper is None or (keeper.leads and self._term == keeper.lease.term)
+        store, made = (self.store, self._made) if acts else (None, None)
+        return reload.Parts(self.config, self.adapter, self.facts, store, made)
+
+    def may_ask(self) -> str:
         """Why Slurm is not asked; "": it is. A sign of life, too: a call is at most a few of Slurm's own."""
         c = self.config.daemon
         self._pulse.beat(CALLS_IN_ONE * c.rpc_timeout_s + 1.0 / c.writes_per_second + SLACK_S)
         return "the daemon ends" if self._stop else ""
+
+    def why_silent(self) -> str:
+        """Why nothing may be written; "": it may."""
+        if self._stop:
+            return "the daemon ends"
+        return "the daemon is paused" if self.paused() else self._may_send()
+
+    def lost_track(self) -> None:
+        """The ledger was changed behind the cycle's back: the next one begins by reading it."""
+        self._lost_track = True
+
+    def _use(self, made: LiveCycle) -> None:
+        c = made.cluster.config
+        if not made.lever.strict:
+            self._log.warning("levels are not strict", lever=c.lever.kind, span=c.lever.span)
+        self.policy, self.cluster, self.controller = made.policy, made.cluster, made.controller
+        self._made = made
+        self._messenger.settle(c, self.store, enforce=self.cluster.enforce)
 
     def _may_send(self) -> str:
         return "" if self._keeper is None or self._keeper.leads else "this daemon no longer leads"
@@ -218,13 +254,16 @@ class Daemon:
         if why != self._standby_said:
             self._log.info("stands by", why=why)
         self._standby_said = why
-        self._show.standby(self.config, why)
+        self.show.standby(self.config, why)
         return Cycle("standby", message=why)
 
     def _one_cycle(self) -> Cycle:
         began, self._standby_said = time.monotonic(), ""
-        if self._no_rights_until and time.monotonic() > self._no_rights_until:
-            self.cluster.no_rights, self._no_rights_until = "", 0.0
+        if self._lost_track:
+            self._read_ledger(self._made)
+        made = self._made
+        assert made is not None, "not open"
+        self._deeds.rights_again(made)
         paused = self.paused()
         self.cluster.stop = self._stop
         silent = paused or self.cluster.no_rights
@@ -232,9 +271,11 @@ class Daemon:
         allowed = 0 if silent else self.config.planner.max_writes_per_cycle
         requeue = self.config.requeue.mode == "on" and not silent
         self.controller.planner.limits = replace(limits, max_writes=allowed, requeue=requeue)
-        self._outcomes, self._actions, self._requeued, self._hold_fire = [], [], 0, False
+        self._deeds.begin()
+        self._hold_fire = False
         self._clock.begin()
         try:
+            made.be_calm(not self._guards.look(self.config, made.cluster.adapter))
             self.controller.cycle()
             seen = Cycle("ok")
         except AdapterError as error:
@@ -242,21 +283,21 @@ class Daemon:
         except StaleSnapshotError as error:
             seen = Cycle("stale", message=str(error))
         finally:
-            self._settle()
+            self._deeds.settle(self.store)
         seen.paused = paused
         seen.seconds = round(time.monotonic() - began, 4)
         if seen.result != "ok":
             self._log.warning("cycle", result=seen.result, message=seen.message, seconds=seen.seconds)
             self._tally(seen, {})
-            self._show.cycle(self.config, self._made, seen, self._clock.seconds)
+            self.show.cycle(self.config, made, seen, self._clock.seconds, self._guards.problem)
             return seen
-        seen.fill(self._made, self._outcomes, self._actions, self._requeued)
-        refused = tell(self._log, self._made)
-        self._show.refused_claims(refused)
+        seen.fill(made, self._deeds.outcomes, self._deeds.actions, self._deeds.requeued)
+        refused = tell(self._log, made)
+        self.show.refused_claims(refused)
         self._tally(seen, refused)
-        self._show.notices_wait(self._messenger.cycle(self._made, paused=paused))
-        self._show.ledger(self._upkeep.after_cycle(self.config, self.store, self.cluster.raw))
-        self._show.cycle(self.config, self._made, seen, self._clock.seconds)
+        self.show.notices_wait(self._messenger.cycle(made, paused=paused))
+        self.show.ledger(self._upkeep.after_cycle(self.config, self.store, self.cluster.raw))
+        self.show.cycle(self.config, made, seen, self._clock.seconds, self._guards.problem)
         self._log.info("cycle", **{k: v for k, v in vars(seen).items() if v or k in ("jobs", "writes")})
         return seen
 
@@ -277,46 +318,20 @@ class Daemon:
 
     def _record(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> None:
         """The audit trail, before anything is sent."""
-        raw, observed = self.cluster.raw, self.cluster.observed
-        if raw is None or observed is None:
+        assert self._made is not None, "not open"
+        if not self._deeds.record(self._made, self.store, snapshot, ranking, plan):
             return
-        self._actions = audit.actions(
-            self.config, self.policy, raw, observed.rows, snapshot, ranking, plan, self.cluster.warning
-        )
-        self._numbers = self.store.record([action.entry for action in self._actions])
         if self.cluster.enforce:
             known = self.store.begin_burst()
             if self._keeper is not None and not self._keeper.about_to_send(known):
                 self._hold_fire = self.cluster.stop = True
-        for action in self._actions:
-            self._log.info(action.event if self.cluster.enforce else f"would {action.event}", **action.said)
+        self._deeds.announce(enforce=self.cluster.enforce)
 
     def _told(self, number: int, result: WriteResult) -> None:
-        self._outcomes.append((self._numbers[number], result.result, result.message))
         # at once, not at the end of a long cycle
         self.cluster.stop = self._stop or self._hold_fire or self.paused()
-        action = self._actions[number]
-        became = outcome(result) if action.event == "requeue" else result.result
-        self._show.sent(action.event, self.config.lever.kind, became if self.cluster.enforce else "dry run")
-        if action.event == "requeue" and outcome(result) == "done":
-            self._requeued += 1
-        if result.result == "no rights" and self._no_rights_until:
-            return  # said once
-        if result.result == "no rights":
-            self._no_rights_until = time.monotonic() + NO_RIGHTS_PAUSE_S
-            self._log.error(
-                "no rights: nothing is written for a while; the account needs AdminLevel=Operator",
-                message=result.message,
-                seconds=NO_RIGHTS_PAUSE_S,
-            )
-        elif result.result not in ("ok", "gone") and self.cluster.enforce:
-            self._log.warning(
-                f"{action.event} failed", job=action.said["job"], result=result.result, message=result.message
-            )
-
-    def _settle(self) -> None:
-        if self._outcomes:
-            self.store.settle(self._outcomes)
+        assert self._made is not None, "not open"
+        self._deeds.told(self._made, number, result)
 
     # -- the schedule
 
@@ -373,7 +388,7 @@ class Daemon:
             message = f"internal error: {type(error).__name__}"
             self._log.exception("cycle failed")
         if message:
-            self._show.failed(self.config, message)
+            self.show.failed(self.config, message)
 
     def _stuck(self) -> None:
         self._log.error(
@@ -409,34 +424,38 @@ class Daemon:
             time.sleep(WAKE_S)
 
     def _apply_reload(self) -> None:
-        """All or nothing: a file that cannot be used leaves the settings as they were."""
+        """All or nothing: what cannot be used leaves all as it was."""
         self._reload = False
-        try:
-            fresh = load_config(self._path, self._overrides)
-        except InputError as error:
-            self._log.error("reload refused, the old settings hold", message=str(error))
-            self._show.reloaded(str(error))
-            return
-        fixed = start.needs_restart(self.config, fresh)
-        if fixed:
-            self._log.error("reload refused, the old settings hold: some need a restart", keys=fixed)
-            self._show.reloaded(f"a restart is needed for {', '.join(fixed)}")
-            return
-        self.config = fresh
-        with contextlib.suppress(AdapterError):  # else what was known of the site goes on to hold
-            self.facts = self.adapter.facts()
-        if self._keeper is not None:
-            self._keeper.lease.timing = timing(fresh.cycle.interval_s, fresh.daemon.rpc_timeout_s)
-        if self._keeper is None or self._term:
-            self._assemble()
-        self._show.open(fresh, self.adapter.name, self.facts, self._keeper)
+        new, problem = reload.attempt(self, self._keeper, self._path, self._overrides, self._log)
+        if new is not None:
+            self._take(new)
+        self.show.reloaded(problem)
+
+    def _take(self, new: reload.Parts) -> None:
+        """Go on with what was made for other settings. Nothing in here can be refused any more."""
+        old, self.config, self.facts = self.parts(), new.config, new.facts
+        c, was = new.config.daemon, old.config.daemon
+        if (c.log_format, c.log_level) != (was.log_format, was.log_level):
+            logs.setup(c.log_format, c.log_level)
+        for event, fields in new.notes:
+            self._log.warning(event, **fields)
+        self.adapter = new.adapter
+        if new.store is not None and new.made is not None:
+            self.store = new.store
+            self._earlier.settle(c.rpc_timeout_s)
+            self._use(new.made)
+        elif self._term:
+            # open still, of a lease that was lost
+            self.store.close()
+            self._term = 0
+        reload.let_go(old, new)
+        self.show.open(new.config, self.adapter.name, self.facts, self._keeper)
+        self.show.withdraw(old.config, new.config, users=new.store is not None)
         if self._scheduler is not None:
             self._scheduler.reschedule_job(
                 "cycle",
                 trigger="interval",
-                seconds=fresh.cycle.interval_s,
-                jitter=fresh.daemon.jitter_s or None,
+                seconds=new.config.cycle.interval_s,
+                jitter=c.jitter_s or None,
             )
-        self._show.reloaded()
         self._tell_notes()
-        self._log.info("reloaded")

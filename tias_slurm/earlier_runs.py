@@ -14,6 +14,10 @@ class EarlierRuns:
     def __init__(self, timeout_s: float, log: Any) -> None:
         self._backfill, self._log, self._problem = Backfill(timeout_s), log, ""
 
+    def settle(self, timeout_s: float) -> None:
+        """Go on with another limit for each question, s."""
+        self._backfill.timeout_s = timeout_s
+
     def fill(self, made: LiveCycle) -> bool:
         """For the jobs of the last look; whether anything was found."""
         raw, observed = made.cluster.raw, made.cluster.observed

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tias_slurm.errors import InputError
-from tias_slurm.leadership import Knowledge, LeaseFile, clock
+from tias_slurm.leadership import Knowledge, LeaseFile, Timing, clock, unknown
 from tias_slurm.observe.systemd import Pulse
 from tias_slurm.slurm.live import (
     Adapter,
@@ -97,6 +97,26 @@ class Keeper:
                 raise InputError(f"{self.why}; this command needs the lease: stop the daemon that leads")
             time.sleep(self.lease.timing.poll_s / 2)
         self.start()
+
+    def settle(
+        self,
+        timing: Timing,
+        in_charge: Callable[[], bool | None],
+        knowledge: Callable[[], Knowledge | None],
+        *,
+        enforce: bool,
+    ) -> None:
+        """Go on with other settings, see LeaseFile and above; whoever leads goes on to lead."""
+        with self._mutex:
+            self.lease.timing, self.lease.enforce = timing, enforce
+            self._in_charge, self._knowledge = in_charge, knowledge
+
+    def check_knowledge(self, knowledge: Knowledge) -> None:
+        """Raises InputError if a leader with such a ledger must not write, see leadership.unknown."""
+        with self._mutex:
+            problem = unknown(self.lease.look(), knowledge)
+        if problem:
+            raise InputError(problem)
 
     def about_to_send(self, knowledge: Knowledge) -> bool:
         """Note in the lease what our ledger knows, before anything is sent; whether we still lead."""

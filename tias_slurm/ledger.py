@@ -42,6 +42,7 @@ from tias_slurm.ledger_table import (
     UNSEEN,
     WARNED_AT,
     WARNED_FOR,
+    WITHHELD,
 )  # fmt: skip
 from tias_slurm.ledger_table import Store as Store
 from tias_slurm.ledger_waits import follow_holds, follow_waits
@@ -54,6 +55,8 @@ from tias_slurm.requeue_log import RequeueLog
 
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0
+# under which the store keeps the rules of the last look
+_RULES = "claim_rules"
 
 
 class Intended(NamedTuple):
@@ -77,10 +80,13 @@ class Ledger:
         quota: Settings | None = None,
         learn: LearnSettings | None = None,
         told_at_submit: bool = False,
+        claim_rules: str = "",
     ) -> None:
         """`max_changes`: how often a job may change its deadline. `quota`: of GPU time under deadlines, by
         account; None: none. `learn`: how, if not by default. `told_at_submit`: claims were there when the
-        jobs were submitted, however late we look, as in a history."""
+        jobs were submitted, however late we look, as in a history. `claim_rules`: the
+        settings that decide which deadlines are read out of comments and admitted, as any text; "": they
+        never change."""
         self._max_changes, self._told_at_submit = max_changes, told_at_submit
         # whether claims are taken, codes of claim_life.REASONS, rows of the last snapshot
         self.unaccepted: Ints = np.zeros(0, dtype=np.int64)
@@ -96,6 +102,8 @@ class Ledger:
         self._table: Floats = np.empty((0, len(COLUMNS)))
         self._learned = False
         self._last_look = -np.inf
+        # the rules are others than those of the last look that was kept
+        self._claim_rules, self._new_rules, self._rules_kept = claim_rules, False, False
         if store is not None:
             self._ids, table, counts = store.load()
             self._table = np.asfortranarray(table)
@@ -105,7 +113,12 @@ class Ledger:
             self._requeues.loads(store.get("requeues") or "")
             if self.buckets is not None:
                 self.buckets.loads(store.get("quota") or "")
+            self._new_rules = bool(claim_rules) and store.get(_RULES) not in (None, claim_rules)
         self._saved_ids, self._saved = self._ids, self._table.copy(order="F")
+
+    def go_on_from(self, before: Ledger) -> None:
+        """Take over what another one, of other settings, has in memory alone."""
+        self._told, self._last_look = before._told, before._last_look
 
     @property
     def found(self) -> Floats:
@@ -173,6 +186,9 @@ class Ledger:
         # where nobody waits nobody is ranked
         t[t[:, CLAIM] <= snapshot.now, FALLEN] = 1.0
         self._keep()
+        if self._claim_rules and self._store is not None and (self._new_rules or not self._rules_kept):
+            self._store.put(_RULES, self._claim_rules)
+            self._new_rules, self._rules_kept = False, True
         return self.view(snapshot)
 
     def view(self, snapshot: Snapshot) -> RankInput:
@@ -321,12 +337,13 @@ class Ledger:
         seen = t[:, FIRST]
         if not self._told_at_submit:
             seen = np.maximum(seen, snapshot.now - snapshot.jobs.run_time)
-        old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.full(len(t), TAKEN))
-        claim = follow(said, seen, old, t[:, FALLEN] > 0, self._max_changes)
+        old = Claim(t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] > 0, np.full(len(t), TAKEN), t[:, WITHHELD])
+        claim = follow(said, seen, old, t[:, FALLEN] > 0, self._max_changes, by_settings=self._new_rules)
         # what a job comes to say while it runs must not keep others from its nodes; what it said before we
         # first saw it was there when it started
         t[(claim.accepted > t[:, ACCEPTED]) & ~self._new & (snapshot.jobs.state == RUNNING), LATE] = 1.0
         t[:, CLAIM], t[:, ACCEPTED], t[:, LOST] = claim.deadline, claim.accepted, claim.lost
+        t[:, WITHHELD] = claim.withheld
         self.unaccepted = claim.refused
 
     def _count_claims(self, snapshot: Snapshot) -> None:

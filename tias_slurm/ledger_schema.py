@@ -10,7 +10,7 @@ import sqlite3
 from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, LedgerError, printable
 
-SCHEMA = 4
+SCHEMA = 5
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 MARK = 0x54494153
 NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
@@ -28,6 +28,8 @@ CREATE TABLE IF NOT EXISTS setting (name TEXT PRIMARY KEY, value TEXT NOT NULL) 
 CREATE TABLE IF NOT EXISTS notice (job_id INTEGER NOT NULL, reason TEXT NOT NULL, time REAL NOT NULL,
     about REAL, taken_up REAL, result TEXT, how TEXT NOT NULL, record INTEGER NOT NULL, message TEXT NOT NULL,
     text TEXT NOT NULL, PRIMARY KEY (job_id, reason)) STRICT;
+CREATE TABLE IF NOT EXISTS gain (record INTEGER PRIMARY KEY, became TEXT NOT NULL, after_s REAL,
+    job_id INTEGER NOT NULL) STRICT;
 """
 
 

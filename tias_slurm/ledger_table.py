@@ -23,6 +23,7 @@ COLUMNS = (
     "unseen",  # 1: the job had runs that we did not see and nobody has told us of
     "claim",  # the deadline accepted last; NaN: none, or withdrawn
     "accepted",  # how often a deadline was accepted
+    "withheld",  # the deadline that settings of the site took away; NaN: none
     "lost",  # 1: a claim was withdrawn or moved once it was hopeless or overdue
     "fallen",  # 1: the claim was hopeless or overdue at the last look
     "counts",  # 0: the claim does not count, its account is over its quota; decided when the job starts
@@ -40,15 +41,15 @@ COLUMNS = (
 )
 (
     FIRST, SUBMIT, KEPT, ATTAINED, RUN_TIME, RESTARTS, REQUEUES, FOUND, NICE, SET, BEFORE, REFUSED, UNSEEN,
-    CLAIM, ACCEPTED, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT, REQUEUED_AT, PREEMPTED_AT,
-    WARNED_AT, WARNED_FOR, REDONE, HOLD,
+    CLAIM, ACCEPTED, WITHHELD, LOST, FALLEN, COUNTS, SLOT, FRONT, LATE, SINCE, BLOCKED_AT, REQUEUED_AT,
+    PREEMPTED_AT, WARNED_AT, WARNED_FOR, REDONE, HOLD,
 ) = range(len(COLUMNS))  # fmt: skip
 # what HOLD says
 HELD_BY_US, LET_GO, RELEASED = 1.0, 2.0, 3.0
 # columns of a job that nothing is known of are NaN here, 1 in "counts", and 0 elsewhere
 UNKNOWN = (
-    "set", "before", "refused", "claim", "since", "blocked_at", "requeued_at", "preempted_at", "warned_at",
-    "warned_for",
+    "set", "before", "refused", "claim", "withheld", "since", "blocked_at", "requeued_at", "preempted_at",
+    "warned_at", "warned_for",
 )  # fmt: skip
 
 

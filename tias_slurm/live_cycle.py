@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 
-from tias_slurm import assemble, hands
+from tias_slurm import assemble, gains, hands
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller, Past, Recorder
 from tias_slurm.jobs import Bools
@@ -13,7 +14,8 @@ from tias_slurm.planner import Planner
 from tias_slurm.policy.tias import Tias
 from tias_slurm.slurm.live import Adapter, RawTable, SiteFacts
 from tias_slurm.slurm.live_cluster import LiveCluster, Told
-from tias_slurm.slurm_preempts import SlurmPreempts
+from tias_slurm.slurm_guards import GuardedPreempts
+from tias_slurm.store import SqliteStore
 
 
 class LiveCycle:
@@ -48,9 +50,22 @@ class LiveCycle:
             holds=self.ledger.holds,
             ignored=partial(_ignored, config.daemon.state_dir),
         )
-        kind = SlurmPreempts if config.requeue.mode == "slurm" else Planner
+        if isinstance(store, SqliteStore):
+            self.cluster.watch.keep = partial(gains.keep, store)
+            self.cluster.watch.resume(gains.watched(store, time.time()))
+        kind = GuardedPreempts if config.requeue.mode == "slurm" else Planner
         planner = kind(self.lever, assemble.limits(config, requeue=config.requeue.mode == "on"))
         self.controller = Controller(self.cluster, self.ledger, self.policy, planner, record, past)
+
+    def go_on_from(self, before: LiveCycle) -> None:
+        """Take over what another one, of other settings, has in memory alone."""
+        self.cluster.go_on_from(before.cluster)
+        self.ledger.go_on_from(before.ledger)
+
+    def be_calm(self, calm: bool) -> None:
+        """Raise nobody, where Slurm preempts by what is raised."""
+        if isinstance(self.controller.planner, GuardedPreempts):
+            self.controller.planner.calm = calm
 
 
 def _ignored(state_dir: str, raw: RawTable) -> Bools | None:

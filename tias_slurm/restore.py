@@ -31,8 +31,11 @@ class Restored:
         return self.outcome in ("restored", "gone") or "left alone" in self.outcome
 
 
-def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored]:
-    """Put back the values of the ledger's jobs, one after another.
+def restore(
+    adapter: Adapter, store: SqliteStore, field: Field, states: tuple[str, ...] | None = None
+) -> list[Restored]:
+    """Put back the values of the ledger's jobs, one after another: of waiting ones first, so that nobody who
+    runs is preempted by them. `states`: only of jobs in these; None: of all.
 
     A job is left alone, and said to be, if its value is no longer ours (a person changed it), if its id now
     belongs to another job, or if Slurm refuses. Tasks that were split off an array since the last cycle get
@@ -45,8 +48,10 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
     known = {int(job): i for i, job in enumerate(ids.tolist())}
     results: list[Restored] = []
     undone: list[int] = []
-    for r, job in enumerate(raw.job_id.tolist()):
-        if raw.state[r] not in ACTIVE_STATES:
+    wanted = ACTIVE_STATES if states is None else states
+    for r in sorted(range(len(raw)), key=lambda r: raw.state[r] != "PENDING"):
+        job = int(raw.job_id[r])
+        if raw.state[r] not in wanted:
             continue
         at = known.get(job, known.get(int(raw.array_id[r])))
         if at is None or np.isnan(table[at, SET]):
@@ -84,7 +89,8 @@ def restore(adapter: Adapter, store: SqliteStore, field: Field) -> list[Restored
         [Entry(raw.time, x.job_id, "restore", x.old, x.new, "restore", x.outcome, x.message) for x in results]
     )
     # a controller that has just begun may show no jobs at all
-    if len(raw) and all(x.done for x in results):
+    ours = bool(np.isfinite(table[:, SET]).any())
+    if states is None and (len(raw) or not ours) and all(x.done for x in results):
         store.disown()
     elif undone:
         rows = np.array(sorted(set(undone)), dtype=np.int64)

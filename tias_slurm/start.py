@@ -9,7 +9,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import IO, Any
@@ -18,47 +18,54 @@ from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
 from tias_slurm.keeper import Keeper
-from tias_slurm.leadership import LeaseFile, this_host, timing
+from tias_slurm.leadership import Knowledge, LeaseFile, this_host, timing
 from tias_slurm.observe.systemd import Pulse
-from tias_slurm.slurm.checks_preempt import problems
+from tias_slurm.slurm.checks_preempt import Qos, problems
 from tias_slurm.slurm.in_charge import InCharge
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import look_at_qos, mode_in_file
 from tias_slurm.store import SqliteStore, known_to
 
-# settings that are used up when the daemon starts
-FIXED = (
-    "daemon.mode", "daemon.backend", "daemon.allow_version_mismatch", "daemon.state_dir",
-    "daemon.rpc_timeout_s", "daemon.log_format", "daemon.log_level", "daemon.lease_path", "lever.kind",
-    "metrics.listen",
-)  # fmt: skip
 
-
-def check(config: Config, facts: SiteFacts, store: SqliteStore) -> list[tuple[str, str]]:
-    """What would be refused in enforcement, and what to do; the rest of it raises InputError."""
-    found = _preemption(config, facts)
-    _lever(config, facts, store)
+def check(
+    config: Config, facts: SiteFacts, store: SqliteStore, *, lever: bool = True
+) -> list[tuple[str, str]]:
+    """What would be refused in enforcement, and what to do; the rest of it raises InputError. Changes
+    nothing. `lever`: the values of another lever are refused as well."""
+    found = preemption(config, facts)
+    _lever(config, facts, store, other=lever)
     return found
 
 
-def _preemption(config: Config, facts: SiteFacts) -> list[tuple[str, str]]:
+def said(found: list[tuple[str, str]]) -> list[tuple[str, dict[str, object]]]:
+    """What `check` found, for the log."""
+    return [('requeue mode "slurm" would be refused', {"what": what, "do": do}) for what, do in found]
+
+
+def preemption(config: Config, facts: SiteFacts) -> list[tuple[str, str]]:
     """Slurm's own preemption cancels whom it cannot requeue: not without all that guards against it."""
-    if config.requeue.mode != "slurm":
-        return []
-    limit = config.daemon.rpc_timeout_s
-    found = list(problems(config, facts, look_at_qos(limit), mode_in_file(limit)))
+    found = preemption_problems(config, facts)
     if found and config.daemon.mode == "enforce":
         said = "; ".join(f"{what}: needs {do}" for what, do in found)
         raise InputError(f'[requeue] mode = "slurm" cannot be used here: {said}')
     return found
 
 
-def _lever(config: Config, facts: SiteFacts, store: SqliteStore) -> None:
+def preemption_problems(
+    config: Config, facts: SiteFacts, qos: Sequence[Qos] | None = None
+) -> list[tuple[str, str]]:
+    """Which guards fail, and what to do. `qos`: as they are known; None: they are asked for."""
+    if config.requeue.mode != "slurm":
+        return []
+    limit = config.daemon.rpc_timeout_s
+    return list(problems(config, facts, qos or look_at_qos(limit), mode_in_file(limit)))
+
+
+def _lever(config: Config, facts: SiteFacts, store: SqliteStore, *, other: bool) -> None:
     """A ledger knows the values of one lever; another one needs the first to be undone."""
     kind, known = config.lever.kind, store.get("lever")
-    if known is not None and known != kind and config.daemon.mode == "dry-run":
-        store.disown()  # these values were never sent
-    elif known is not None and known != kind:
+    # what a dry run would have written was never sent
+    if other and known not in (None, kind) and config.daemon.mode != "dry-run":
         raise InputError(
             f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
             f'before setting [lever] kind = "{kind}"'
@@ -69,6 +76,13 @@ def _lever(config: Config, facts: SiteFacts, store: SqliteStore) -> None:
             'lever "site_factor" needs PriorityType=priority/multifactor and no '
             'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
         )
+
+
+def own(config: Config, store: SqliteStore) -> None:
+    """Have the ledger know the values of this lever, after `check`. Raises LedgerError."""
+    kind, known = config.lever.kind, store.get("lever")
+    if known not in (None, kind):
+        store.disown()
     if known != kind:
         store.put("lever", kind)  # not where it is: a disk that is full must not keep a daemon from starting
 
@@ -80,18 +94,6 @@ def ledger_path(config: Config, mode: str | None = None) -> str:
     return os.path.join(config.daemon.state_dir, name)
 
 
-def needs_restart(old: Config, new: Config) -> list[str]:
-    """Settings that a reload cannot change, and that differ."""
-    keys = [key for key in FIXED if _value(old, key) != _value(new, key)]
-    modes = {old.requeue.mode, new.requeue.mode}
-    return keys + (["requeue.mode"] if "slurm" in modes and len(modes) > 1 else [])
-
-
-def _value(config: Config, key: str) -> object:
-    section, name = key.split(".")
-    return getattr(getattr(config, section), name)
-
-
 def seed(config: Config) -> None:
     """A dry run after an enforcing daemon begins with what that one knew. Raises InputError.
 
@@ -100,7 +102,7 @@ def seed(config: Config) -> None:
     mine, real = ledger_path(config), ledger_path(config, "enforce")
     if mine == real or not os.path.exists(real):
         return
-    if not os.path.exists(mine) or os.path.getmtime(mine) < os.path.getmtime(real):
+    if not os.path.exists(mine) or _changed(mine) < _changed(real):
         source = SqliteStore(real, older="leave")
         try:
             source.copy_to(mine)
@@ -108,13 +110,31 @@ def seed(config: Config) -> None:
             source.close()
 
 
+def _changed(path: str) -> float:
+    """When a ledger was changed last; of one that was left by a crash that may be in its log alone."""
+    return max(os.path.getmtime(p) for p in (path, f"{path}-wal") if os.path.exists(p))
+
+
 def keeper(
     config: Config, state_save: str, pulse: Pulse, busy: threading.Lock, log: Any, gained: Callable[[], None]
 ) -> Keeper:
     """The keeper of the lease of these settings, see there. `state_save`: StateSaveLocation."""
     lease = _lease(config)
-    asked = InCharge(lease.host, state_save, max(1.0, lease.timing.hold_s / 6))
-    return Keeper(lease, asked, partial(known_to, ledger_path(config)), pulse, busy, log, gained)
+    return Keeper(lease, _asks(lease, state_save), _knows(config), pulse, busy, log, gained)
+
+
+def settle_keeper(keeper: Keeper, config: Config, state_save: str) -> None:
+    """Let it go on with these settings; the lease stays where it is. Raises AdapterError without scontrol."""
+    lease = _lease(config)
+    keeper.settle(lease.timing, _asks(lease, state_save), _knows(config), enforce=lease.enforce)
+
+
+def _asks(lease: LeaseFile, state_save: str) -> InCharge:
+    return InCharge(lease.host, state_save, max(1.0, lease.timing.hold_s / 6))
+
+
+def _knows(config: Config) -> Callable[[], Knowledge | None]:
+    return partial(known_to, ledger_path(config))
 
 
 def _lease(config: Config) -> LeaseFile:
@@ -134,9 +154,8 @@ def alone(config: Config, log: Any) -> Iterator[None]:
         if not c.lease_path:
             yield
             return
-        known = partial(known_to, ledger_path(config))
         # it does not matter which controller is in charge: the command asks the one that answers
-        holder = Keeper(_lease(config), lambda: None, known, Pulse(math.inf), threading.Lock(), log)
+        holder = Keeper(_lease(config), lambda: None, _knows(config), Pulse(math.inf), threading.Lock(), log)
         try:
             holder.insist()
             yield

@@ -90,6 +90,26 @@ def _open_to(uid: int, may: int) -> bytes:
     return struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 
 
+def withdraw(directory: str) -> None:
+    """Remove all that `export` left there, and nothing else. Raises InputError."""
+    try:
+        names = [name for name in os.listdir(directory) if name.isdecimal()]
+        for name in names:
+            where = os.path.join(directory, name)
+            if os.path.islink(where):
+                continue
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(where, FILE))
+            with contextlib.suppress(OSError):  # something else lies in it
+                os.rmdir(where)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise InputError(
+            f"{printable(directory, 300)}: what was left for users cannot be removed: {error.strerror}"
+        ) from None
+
+
 class UserStore:
     """A ledger.Store of what the daemon left for the user who runs this; it keeps nothing."""
 

@@ -9,7 +9,7 @@ from typing import Any
 from tias_slurm import status, user_export
 from tias_slurm.config import Config
 from tias_slurm.cycle import Cycle
-from tias_slurm.errors import InputError
+from tias_slurm.errors import InputError, printable
 from tias_slurm.keeper import Keeper
 from tias_slurm.ledger_trim import Trimmed
 from tias_slurm.live_cycle import LiveCycle
@@ -28,19 +28,48 @@ class Show:
         self._left: dict[str, Any] = {"started": round(time.time(), 3), "queue": None, "last_ok": None}
         self._metrics: Any = None
         self._server: Any = None
+        self._address: tuple[str, int] | None = None  # that it was asked to listen at
+        self._next: tuple[Any] | None = None  # the server of settings that are not taken yet
         self._keeper: Keeper | None = None
         self._interval_s = 0.0
         self._trouble = ""  # why the last cycle came to nothing, by a fault of ours, the disk or the ledger
+        self._problem = ""  # why the last reload was refused
         self._said: dict[str, str] = {}  # troubles that somebody was told of, by what they are about
 
-    def open(self, config: Config, backend: str, facts: SiteFacts, keeper: Keeper | None) -> None:
-        """Begin to show, also after a reload. Raises InputError if the address cannot be had."""
-        self._keeper, self._interval_s = keeper, config.cycle.interval_s
-        m, c = config.metrics, config
+    def listen(self, config: Config) -> None:
+        """Have the listener of these settings, beside the one that is there; `open` lets that go.
+
+        Raises InputError if the address cannot be had."""
+        m = config.metrics
         if self._metrics is None and (m.listen or m.textfile):
             from tias_slurm.observe.metrics import Metrics
 
             self._metrics = Metrics()
+        if m.address == self._address:
+            return
+        made: Any = None
+        if m.address is not None:
+            from tias_slurm.observe.http import Answers, Server
+
+            made = Server(m.address, Answers(self._metrics.text, self.not_ready, self.not_healthy))
+        self._next = (made,)
+
+    def forget_listener(self) -> None:
+        """The settings are not taken after all."""
+        if self._next is not None and self._next[0] is not None:
+            self._next[0].close()
+        self._next = None
+
+    def open(self, config: Config, backend: str, facts: SiteFacts, keeper: Keeper | None) -> None:
+        """Begin to show, also after a reload. Raises InputError if the address cannot be had."""
+        if self._next is None:
+            self.listen(config)
+        if self._next is not None:
+            if self._server is not None:
+                self._server.close()
+            self._server, self._address, self._next = self._next[0], config.metrics.address, None
+        self._keeper, self._interval_s = keeper, config.cycle.interval_s
+        c = config
         if self._metrics is not None:
             self._metrics.settings(c.cycle.interval_s)
             self._metrics.build(
@@ -50,10 +79,6 @@ class Show:
                 lever=c.lever.kind,
                 preset=c.policy.preset,
             )
-        if m.address is not None and self._server is None:
-            from tias_slurm.observe.http import Answers, Server
-
-            self._server = Server(m.address, Answers(self._metrics.text, self.not_ready, self.not_healthy))
         self._left |= {
             "pid": os.getpid(),
             "mode": c.daemon.mode,
@@ -69,6 +94,25 @@ class Show:
         """Listen no more."""
         if self._server is not None:
             self._server.close()
+
+    def withdraw(self, old: Config, new: Config, *, users: bool) -> None:
+        """Remove the files that the new settings leave no longer, so that nobody takes them for news.
+
+        `users`: those for users as well, which only the daemon that acts may remove."""
+        was = old.metrics.textfile
+        if was and not _same(was, new.metrics.textfile):
+            try:
+                os.unlink(was)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                self._tell("metrics", f"{was}: cannot be removed: {error.strerror}")
+        left = old.daemon.user_export
+        if users and left and not _same(left, new.daemon.user_export):
+            try:
+                user_export.withdraw(left)
+            except InputError as error:
+                self._tell("status file", str(error))
 
     @property
     def port(self) -> int:
@@ -114,18 +158,29 @@ class Show:
             self._metrics.refused_claims(reasons)
 
     def reloaded(self, problem: str = "") -> None:
-        """The settings were read again; `problem`: why they were not taken."""
+        """The settings were read again; `problem`: why they were not taken, which stays to be seen until
+        others are."""
+        now = time.time()
+        self._problem = problem
+        self._left["reload"] = {"time": round(now, 3), "problem": problem}
         if self._metrics is not None:
-            self._metrics.reloaded(not problem, time.time())
+            self._metrics.reloaded(not problem, now)
         self._notifier.send("READY=1")
         if problem:
-            self._notifier.status(f"reload refused, the old settings hold: {problem}")
+            self._status("")
+
+    def _status(self, words: str) -> None:
+        """The line of systemd's status."""
+        if self._problem:
+            refused = f"reload refused, the old settings hold: {printable(self._problem, 120)}"
+            words = f"{refused}; {words}" if words else refused
+        self._notifier.status(words)
 
     def failed(self, config: Config, message: str) -> None:
         """A cycle came to nothing by a fault of ours, the disk or the ledger: not ready until one does."""
         if self._metrics is not None:
             self._metrics.cycle("failed", {}, 0.0, time.time())
-        self._notifier.status(message)
+        self._status(message)
         self._trouble = message
         self._left |= {"time": round(time.time(), 3), "trouble": message}
         self._leave(config)
@@ -135,8 +190,10 @@ class Show:
         if self._metrics is not None:
             self._metrics.ledger(trimmed)
 
-    def cycle(self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float]) -> None:
-        """A cycle ended. A disk that is full ends no cycle."""
+    def cycle(
+        self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float], no_raise: str = ""
+    ) -> None:
+        """A cycle ended. A disk that is full ends no cycle. `no_raise`: why nobody is raised; "": they are."""
         now, self._trouble = round(time.time(), 3), ""
         snapshot = None
         if cycle.result == "ok":
@@ -155,9 +212,11 @@ class Show:
             "no_rights": made.cluster.no_rights,
             "cycle": vars(cycle),
             "trouble": "",
+            "no_raise": no_raise,
             "leadership": self._leadership(),
         }
-        self._notifier.status(_line(config, cycle, made.cluster.no_rights))
+        calm = "nobody is raised: see the log; " if no_raise else ""
+        self._status(calm + _line(config, cycle, made.cluster.no_rights))
         if self._metrics is not None:
             self._metrics.cycle(cycle.result, steps, cycle.seconds, now)
             self._metrics.silenced(cycle.paused, bool(made.cluster.no_rights))
@@ -177,7 +236,7 @@ class Show:
         self._trouble = ""
         self._left |= {"time": round(time.time(), 3), "queue": None, "cycle": None, "no_rights": ""}
         self._left["leadership"] = self._leadership()
-        self._notifier.status(f"stands by: {why}")
+        self._status(f"stands by: {why}")
         self._leave(config)
 
     def _leadership(self) -> dict[str, Any] | None:
@@ -214,6 +273,10 @@ class Show:
         if self._said.get(about) != message:
             self._log.warning(about, message=message)
         self._said[about] = message
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(other) and os.path.realpath(one) == os.path.realpath(other)
 
 
 def _line(config: Config, cycle: Cycle, no_rights: str) -> str:

@@ -59,7 +59,7 @@ class Backfill:
 
     def __init__(self, timeout_s: float, slurm_bin: str | None = None) -> None:
         """`timeout_s`: for one sacct. `slurm_bin`: its directory; None: PATH."""
-        self._timeout_s, self._slurm_bin = timeout_s, slurm_bin
+        self.timeout_s, self._slurm_bin = timeout_s, slurm_bin
         self._rests_until = 0.0
         self._asks: Counter[int] = Counter()
 
@@ -87,7 +87,7 @@ class Backfill:
         return Filled(len(rows), int((past.runs[done] > 0).sum()))
 
     def _records(self, jobs: Sequence[str]) -> Records:
-        runner = Runner(self._timeout_s, self._slurm_bin, commands=("sacct",))
+        runner = Runner(self.timeout_s, self._slurm_bin, commands=("sacct",))
         argv = (
             "sacct", "--allusers", "--allocations", "--duplicates", "--parsable2", "--noconvert",
             "--delimiter=|", f"--jobs={','.join(jobs)}", f"--format={_FORMAT}",

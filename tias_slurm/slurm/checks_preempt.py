@@ -42,6 +42,13 @@ def mode_of(conf: str) -> str:
     return str(found[-1]).upper() if found else ""
 
 
+def compares_priorities(facts: SiteFacts) -> bool:
+    """Whether Slurm may choose whom to preempt by the priorities of jobs, as far as it tells."""
+    kind = facts.preempt_type.lower()
+    words = set(re.split(r"[,\s]+", facts.preempt_mode.upper()))
+    return kind not in ("", "(null)", "preempt/none") and bool(words & {"WITHIN", "PRIORITY", _HIDDEN})
+
+
 def problems(
     config: Config, facts: SiteFacts, qos: Sequence[Qos] | None, mode_in_file: str
 ) -> Iterator[tuple[str, str]]:

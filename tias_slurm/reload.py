@@ -1,0 +1,234 @@
+"""A reload of the settings: all that they need is made and checked first, then taken at once, or not at all.
+
+Whatever cannot be had (a bad file, an address in use, a guard of the start that fails, values that Slurm does
+not give back) leaves the daemon as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from tias_slurm import start
+from tias_slurm.config import Config, load_config
+from tias_slurm.errors import InputError
+from tias_slurm.keeper import Guarded, Keeper
+from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.observe.show import Show
+from tias_slurm.restore import restore
+from tias_slurm.slurm.checks_preempt import compares_priorities
+from tias_slurm.slurm.live import Adapter, AdapterError, Field, SiteFacts
+from tias_slurm.store import SqliteStore
+
+_IDENTITY = {
+    "state_dir": "the ledger, the lock and the marks of pause and ignore lie there: end the daemon, move the "
+    "directory, start it again",
+    "lease_path": "who leads is decided by it: end the daemons of all controllers, set it for all of them, "
+    "start them again",
+}
+
+
+@dataclass
+class Parts:
+    """What a daemon is made of, by its settings."""
+
+    config: Config
+    adapter: Adapter
+    facts: SiteFacts
+    store: SqliteStore | None  # None: the ledger is not open, another daemon leads; likewise `made`
+    made: LiveCycle | None
+    notes: list[tuple[str, dict[str, object]]] = field(default_factory=list)  # warnings for the log
+
+
+class Host(Protocol):
+    """What a reload needs of the daemon that it is done in."""
+
+    show: Show
+
+    def parts(self) -> Parts:
+        """As they are now."""
+
+    def choose(self, config: Config) -> tuple[Adapter, str]:
+        """The way to Slurm that settings want. Raises InputError, AdapterError."""
+
+    def make(
+        self, config: Config, adapter: Adapter, facts: SiteFacts, store: SqliteStore, before: LiveCycle | None
+    ) -> LiveCycle:
+        """The cycle that settings want; `before`: whose memory it goes on with."""
+
+    def may_ask(self) -> str:
+        """Why Slurm is not asked; "": it is. A sign of life."""
+
+    def why_silent(self) -> str:
+        """Why nothing may be written; "": it may."""
+
+    def lost_track(self) -> None:
+        """The ledger was changed behind the cycle's back: it has to be read anew."""
+
+
+def attempt(
+    host: Host, keeper: Keeper | None, path: str | None, overrides: Mapping[str, object], log: Any
+) -> tuple[Parts | None, str]:
+    """What the settings file needs now, ready to be taken; or None, and why it is refused. Never raises."""
+    try:
+        with ExitStack() as undo:
+            fresh = load_config(path, overrides)
+            new = prepare(host, keeper, fresh, undo)
+            if keeper is not None:
+                start.settle_keeper(keeper, fresh, new.facts.state_save_location)
+            undo.pop_all()
+    except (InputError, AdapterError) as error:
+        log.error("reload refused, the old settings hold", message=str(error))
+        return None, str(error)
+    except Exception as error:
+        # a fault of ours must not leave a daemon half way
+        problem = f"internal error: {type(error).__name__}"
+        log.exception("reload refused, the old settings hold", message=problem)
+        return None, problem
+    log.info("reloaded", mode=fresh.daemon.mode, lever=fresh.lever.kind)
+    return new, ""
+
+
+def let_go(old: Parts, new: Parts) -> None:
+    """Close what is not used any more."""
+    if new.adapter is not old.adapter:
+        _let_go(old.adapter.close)
+    if old.store is not None and new.store is not old.store:
+        _let_go(old.store.close)
+
+
+def prepare(host: Host, keeper: Keeper | None, fresh: Config, undo: ExitStack) -> Parts:
+    """All that the settings `fresh` need, ready to be taken.
+
+    `undo` gets what is to be closed again if they are not. Raises InputError (LedgerError among them) and
+    AdapterError, each of which is a refusal.
+    """
+    now = host.parts()
+    old = now.config
+    for name, why in _IDENTITY.items():
+        if getattr(old.daemon, name) != getattr(fresh.daemon, name):
+            raise InputError(f"[daemon] {name} cannot change in a reload, for {why}")
+    new = Parts(fresh, now.adapter, now.facts, now.store, now.made)
+    if _way(old) != _way(fresh):
+        new.adapter, why = host.choose(fresh)
+        if new.adapter is not now.adapter:
+            undo.callback(_let_go, new.adapter.close)
+        new.facts = new.adapter.facts()  # one that does not answer is not taken
+        new.notes.append(("backend", {"backend": new.adapter.name, "why": why}))
+    else:
+        with contextlib.suppress(AdapterError):  # else what was known of the site goes on to hold
+            new.facts = now.adapter.facts()
+    undo.callback(host.show.forget_listener)
+    host.show.listen(fresh)
+    if now.store is None or now.made is None:
+        new.notes += start.said(start.preemption(fresh, new.facts))
+        return new
+    new.store = now.store
+    if old.daemon.mode != fresh.daemon.mode:
+        new.store = _other_ledger(keeper, now.store, fresh)
+        undo.callback(_let_go, new.store.close)
+        if fresh.daemon.mode == "dry-run":
+            new.notes.append(
+                (
+                    "dry-run from now on: the values that were set stay; to undo them end the daemon and run "
+                    "tias-slurm restore",
+                    {},
+                )
+            )
+    putting_back = _putting_back(old, fresh, new)
+    new.notes += start.said(start.check(fresh, new.facts, new.store, lever=not putting_back))
+    new.made = host.make(fresh, new.adapter, new.facts, new.store, now.made)
+    if putting_back or new.store.get("lever") != fresh.lever.kind:
+        if new.store is now.store:
+            undo.callback(host.lost_track)
+        if putting_back:
+            new.notes.append(putting_back(host, new))
+        start.own(fresh, new.store)
+        new.made = host.make(fresh, new.adapter, new.facts, new.store, now.made)
+    return new
+
+
+def _way(config: Config) -> tuple[object, ...]:
+    c = config.daemon
+    return c.backend, c.allow_version_mismatch, c.rpc_timeout_s
+
+
+def _let_go(close: Callable[[], None]) -> None:
+    with contextlib.suppress(Exception):  # what is thrown away may fail as it likes
+        close()
+
+
+def _other_ledger(keeper: Keeper | None, real: SqliteStore, fresh: Config) -> SqliteStore:
+    """The ledger of the other mode, as a daemon that takes over opens it."""
+    if fresh.daemon.mode == "dry-run":
+        # not by the files' times, as at a start: this one is in use, and what it set is to be known
+        real.copy_to(start.ledger_path(fresh))
+    store = SqliteStore(start.ledger_path(fresh), shared=bool(fresh.daemon.lease_path))
+    try:
+        if keeper is not None:
+            if fresh.daemon.mode == "enforce":
+                keeper.check_knowledge(store.knowledge())
+            store.lead(keeper.lease.term)
+    except BaseException:
+        _let_go(store.close)
+        raise
+    return store
+
+
+# -- values that have to go back first
+
+PutBack = Callable[[Host, Parts], tuple[str, dict[str, object]]]
+
+
+def _putting_back(old: Config, fresh: Config, new: Parts) -> PutBack | None:
+    """How the values go back that the new settings would not know as ours; None: there are none."""
+    store, kind = new.store, fresh.lever.kind
+    assert store is not None
+    known = store.get("lever")
+    if fresh.daemon.mode != "enforce" or known is None:
+        return None
+    leaves = old.requeue.mode == "slurm" != fresh.requeue.mode
+    if leaves and compares_priorities(new.facts):
+        raise InputError(
+            "[requeue] mode: Slurm goes on to preempt by priority, and would requeue or cancel the running "
+            "jobs that lose their values; first take WITHIN and PRIORITY out of PreemptMode, then "
+            '"scontrol reconfigure", then reload (with mode "slurm" nobody is raised in between)'
+        )
+    if known != kind:
+        return lambda host, parts: _put_back(host, parts, known, None)
+    if leaves:
+        return lambda host, parts: _put_back(host, parts, known, ("RUNNING", "SUSPENDED"))
+    return None
+
+
+def _put_back(
+    host: Host, parts: Parts, known: Any, states: tuple[str, ...] | None
+) -> tuple[str, dict[str, object]]:
+    """As `restore` does, at the pace of writes. `states`: of the jobs that are meant; None: all."""
+    assert parts.store is not None
+    kind: Field = known
+    pause_s = 1.0 / parts.config.daemon.writes_per_second
+
+    def may_send() -> str:
+        time.sleep(pause_s)
+        return host.why_silent()
+
+    what = f'the values of the lever "{kind}" have to go back first'
+    silent = host.why_silent()
+    if silent:
+        raise InputError(f"{what}, and nothing is written: {silent}")
+    results = restore(Guarded(parts.adapter, host.may_ask, may_send), parts.store, kind, states)
+    bad = [r for r in results if not r.done]
+    if bad or (states is None and parts.store.get("lever") is not None):
+        why = f"{len(bad)} of {len(results)} jobs keep theirs" if bad else "Slurm shows no jobs at all"
+        words = next((f": {r.outcome}{f' ({r.message})' if r.message else ''}" for r in bad), "")
+        raise InputError(
+            f"{what}, and {why}{words}; mend that and reload again, or end the daemon, run tias-slurm "
+            "restore and start it"
+        )
+    return "values put back", {"lever": kind, **Counter(r.outcome for r in results)}
