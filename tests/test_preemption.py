@@ -388,8 +388,8 @@ class TestNeedlessInTheWholePlan:
 
     @pytest.mark.parametrize(("n", "most"), [(4, 7), (100, 200)])
     def test_many_preemptors_at_once(self, n, most):
-        # each of the last n leaves room for one of the first n, but two of these would share the best fit; with
-        # hundreds not all is found out
+        # each of the last n leaves room for one of the first n, but two of these would share a node, the best
+        # fit; with hundreds not all is tried
         running = [((5, 1, 2), [v]) for v in range(n)] + [((5, 1, 6), [v]) for v in range(n)]
         running += [((5, 1, 8), [n + v]) for v in range(n)]
         loss = [1.0] * n + [50.0] * n + [10.0] * n
