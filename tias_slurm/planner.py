@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -86,8 +86,7 @@ class Planner:
         jobs, limits = snapshot.jobs, self.limits
         ours = jobs.writable if barred is None else jobs.writable & ~barred
         target = self.targets(snapshot, history, ranking, ours)
-        band = limits.dead_band_steps * self.lever.unit
-        off = np.abs(target - jobs.lever) > band
+        off = self.off(target, jobs.lever)
         write = np.flatnonzero(ours & off)
         held_back = max(0, len(write) - limits.max_writes)
         if held_back:
@@ -107,6 +106,12 @@ class Planner:
             write, jobs.lever[write], target[write], requeues.victims, requeues.wanted_by, held_back, front,
             requeues.warn, requeues.warned_for,
         )  # fmt: skip
+
+    def off(self, target: Floats, values: Floats) -> Bools:
+        """Which values are further from what they should be than may be left so. Shapes (n,)."""
+        return np.asarray(
+            np.abs(target - values) > self.limits.dead_band_steps * self.lever.unit, dtype=np.bool_
+        )
 
     def targets(self, snapshot: Snapshot, history: History, ranking: Ranking, ours: Bools) -> Floats:
         """The values that waiting jobs should have. `ours`: those that may be written. Shapes (n,)."""
@@ -143,16 +148,24 @@ class Planner:
 
     def preemptible(self, snapshot: Snapshot, requeues: Floats | Ints, ranking: Ranking) -> Bools:
         """Running jobs that may be requeued for others. `requeues`: how often each was. Shapes (n,)."""
+        jobs = snapshot.jobs
+        may = (jobs.state == RUNNING) & (jobs.gpus > 0)
+        for spared in self.spares(snapshot, requeues, ranking).values():
+            may &= ~spared
+        return np.asarray(may, dtype=np.bool_)
+
+    def spares(
+        self, snapshot: Snapshot, requeues: Floats | Ints, ranking: Ranking
+    ) -> dict[Literal["no", "young", "often", "front"], Bools]:
+        """Jobs that are not requeued, by why: they may not be, run too shortly, were requeued too often,
+        started from in front of all. Shapes (n,)."""
         jobs, limits = snapshot.jobs, self.limits
-        return np.asarray(
-            (jobs.state == RUNNING)
-            & jobs.requeueable
-            & (jobs.gpus > 0)
-            & (jobs.run_time >= limits.min_run_s)
-            & (requeues < limits.max_requeues_per_job)
-            & ~ranking.front,
-            dtype=np.bool_,
-        )
+        return {
+            "no": ~jobs.requeueable,
+            "young": jobs.run_time < limits.min_run_s,
+            "often": np.asarray(requeues >= limits.max_requeues_per_job, dtype=np.bool_),
+            "front": ranking.front,
+        }
 
     def _requeues(
         self, snapshot: Snapshot, planned: Floats, off: Bools, history: History, ranking: Ranking

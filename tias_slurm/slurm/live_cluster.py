@@ -145,7 +145,7 @@ class LiveCluster:
         self.raw, self.observed = raw, observed
         vain = self.watch.hopeless(snapshot.jobs.job_id)
         placed = self._nodes.look(raw, observed.rows, snapshot.jobs, vain, observed.doubtful)
-        observed.unsure = placed.unsure
+        observed.unsure, observed.unsure_why = placed.unsure, placed.why
         snapshot = self._nodes.settle(raw, observed.rows, snapshot, placed, self.config.gpus.weights)
         weighted = self._nodes.weighted(placed, self.config.gpus.weights)
         snapshot = replace(snapshot, ended=ended, occupancy=placed.occupancy, weighted=weighted)

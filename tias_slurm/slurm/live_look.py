@@ -19,6 +19,7 @@ from tias_slurm.slurm.live_nodes import Placed, occupancy, of_nodes
 REQUESTS_S = 900.0
 # looks after which the nodes are asked for anew where only their number is needed
 NODES_EVERY = 10
+IN_VAIN = "did not start, with others requeued for it"
 
 
 class NodeLook:
@@ -127,7 +128,8 @@ class NodeLook:
         placed = self._places(raw, rows, jobs, requests, shares, doubt)
         certain = placed.occupancy.certain
         if certain is not None and (certain & vain).any():
-            placed.unsure["did not start, with others requeued for it"] = int((certain & vain).sum())
+            placed.unsure[IN_VAIN] = int((certain & vain).sum())
+            placed.why.update(dict.fromkeys(np.flatnonzero(certain & vain).tolist(), IN_VAIN))
             return replace(placed, occupancy=replace(placed.occupancy, certain=certain & ~vain))
         return placed
 

@@ -43,6 +43,7 @@ class Placed:
 
     occupancy: Occupancy
     unsure: Counter[str] = field(default_factory=Counter)
+    why: dict[int, str] = field(default_factory=dict)  # the same by row
     # (n,) of the jobs whose nodes are in doubt, those whose nodes are there; None: none was looked at
     there: Bools | None = None
 
@@ -118,6 +119,7 @@ def occupancy(
     partition = np.zeros(n, dtype=np.int64)
     certain = np.zeros(n, dtype=np.bool_)
     unsure: Counter[str] = Counter()
+    whys: dict[int, str] = {}
     # what we hold may be let go in this very cycle, and takes its room then
     held_now = jobs.lever == HELD
     for i in np.flatnonzero((jobs.state == PENDING) & (mine | held_now)).tolist():
@@ -139,6 +141,7 @@ def occupancy(
             why = why if found[i] else ""
         if why and not held_now[i]:
             unsure[why] += 1
+            whys[i] = why
     return Placed(
         replace(
             of_nodes(nodes, n),
@@ -154,6 +157,7 @@ def occupancy(
             certain=certain,
         ),
         unsure,
+        whys,
         None if doubtful is None else found,
     )
 

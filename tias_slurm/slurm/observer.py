@@ -38,6 +38,12 @@ BUSY = frozenset(
     }
 )
 
+# why a job may not be requeued; the first that is true is told
+SPARED = (
+    "not running", "ignored", "out of scope", "without consent", "Requeue=0", "no batch job",
+    "part of a het job", "scrontab job", "with a deadline of Slurm's own", "busy",
+)  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Claims:
@@ -58,6 +64,9 @@ class Observed:
     barred: Counter[str] = field(default_factory=Counter)  # why waiting jobs may not be written
     barred_by: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # of each job; -1: may be
     unsure: Counter[str] = field(default_factory=Counter)  # why jobs have nobody requeued for them
+    unsure_why: dict[int, str] = field(default_factory=dict)  # the same by row of the snapshot
+    # (n,) why jobs may not be requeued, rows of SPARED; -1: they may be
+    spared_by: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     # (n,) in scope and not ignored, and no further component of a het job: whose owner may be told something
     ours: Bools = field(default_factory=lambda: np.empty(0, dtype=np.bool_))
     # (n,) writable, and may be able to start: whether its nodes are there only a look at them tells
@@ -141,6 +150,7 @@ def observe(
     user, account = _codes(raw.user, rows, users), _codes(raw.account, rows, accounts)
     ended = _ended(raw, claims, state, ~(pending | running) & gpu_jobs, users)
     since = np.where(np.isfinite(raw.eligible[rows]), raw.eligible[rows], raw.submit[rows])
+    spared_by = _spared_by(raw, rows, state, ~free, ~inside, ~consent)
     jobs = JobTable(
         job_id=raw.job_id[rows],
         state=np.where(waits, PENDING, RUNNING).astype(np.int64),
@@ -149,7 +159,7 @@ def observe(
         deadline=claims.deadline[rows],
         run_time=np.maximum(np.nan_to_num(run_time), 0.0),
         restarts=raw.restarts[rows],
-        requeueable=consent & free & inside & _can_be_requeued(raw, rows, state),
+        requeueable=spared_by < 0,
         checkpoint=np.nan_to_num(claims.checkpoint[rows], nan=config.requeue.checkpoint_s),
         lever=value,
         can_start=writable & _which(raw.reason, rows, STARTABLE.__contains__),
@@ -177,20 +187,39 @@ def observe(
         rows,
         barred,
         barred_by,
+        spared_by=spared_by,
         ours=free & inside & (raw.het_offset[rows] == 0),
         doubtful=writable & _which(raw.reason, rows, nodes_in_doubt),
     )
 
 
-def _can_be_requeued(raw: RawTable, rows: Ints, state: np.ndarray[tuple[int], np.dtype[np.str_]]) -> Bools:
-    """Running batch jobs with Requeue=1 that nobody is busy with, of one component.
+def _spared_by(
+    raw: RawTable,
+    rows: Ints,
+    state: np.ndarray[tuple[int], np.dtype[np.str_]],
+    ignored: Bools,
+    outside: Bools,
+    unwilling: Bools,
+) -> Ints:
+    """Why jobs may not be requeued, see SPARED; -1: they may: running batch jobs with Requeue=1 that
+    nobody is busy with, of one component. Shapes (n,).
 
     One with a native deadline would be tested against it again, and be cancelled.
     """
-    calm = _which(raw.flags, rows, lambda text: not text)
-    alone = (raw.het_id[rows] == 0) & ~raw.cron[rows] & np.isnan(raw.native_deadline[rows])
-    runs = state[rows] == "RUNNING"
-    return np.asarray(raw.requeue[rows] & raw.batch[rows] & runs & calm & alone, dtype=np.bool_)
+    reasons = (
+        state[rows] != "RUNNING",
+        ignored,
+        outside,
+        unwilling,
+        ~raw.requeue[rows],
+        ~raw.batch[rows],
+        raw.het_id[rows] != 0,
+        raw.cron[rows],
+        ~np.isnan(raw.native_deadline[rows]),
+        _which(raw.flags, rows, bool),
+    )
+    codes = range(len(SPARED))
+    return np.select(list(reasons), [np.int64(code) for code in codes], np.int64(-1)).astype(np.int64)
 
 
 def helped(reason: str) -> bool:
