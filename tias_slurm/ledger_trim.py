@@ -18,6 +18,8 @@ _FREE_SHARE = 0.2
 COMES_BACK_S = 86_400.0
 # `status` counts the requeues of so long out of the audit records, s
 RECENT_S = 3600.0
+# what is kept beside audit records goes with them
+_ORPHANS = "DELETE FROM gain WHERE NOT EXISTS (SELECT 1 FROM audit WHERE id = record)"
 DROPPED = "dropped"  # the setting that counts what went for the size
 
 Transaction = Callable[[], AbstractContextManager[None]]
@@ -104,12 +106,15 @@ def _drop(db: sqlite3.Connection, limits: _Limits) -> tuple[int, int]:
         marks = ", ".join("?" * len(gone))
         records = db.execute(f"DELETE FROM audit WHERE job_id IN ({marks})", gone).rowcount  # noqa: S608
         db.execute(f"DELETE FROM job WHERE job_id IN ({marks})", gone)  # noqa: S608
+        db.execute(_ORPHANS)
         return len(gone), records
     # records are numbered as time goes
     cursor = db.execute(
         "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?) AND time < ?",
         (_AUDIT, limits.audit),
     )
+    if cursor.rowcount:
+        db.execute(_ORPHANS)
     return 0, cursor.rowcount
 
 

@@ -7,8 +7,8 @@ of one beneficiary are requeued together or not at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -38,6 +38,8 @@ class Watched:
     result: Literal["started", "still waits", "left"]
     seconds: float  # since the requeue
     requeued: int  # jobs
+    since: float  # when they were requeued, epoch s
+    ran_as: int  # the id that started: of an array that of a task
 
 
 def groups(plan: Plan) -> Iterator[tuple[int, list[int]]]:
@@ -78,6 +80,11 @@ def _row(raw: RawTable, job: int) -> int | None:
     return at if at < len(raw) and raw.job_id[at] == job else None
 
 
+def _has_run(raw: RawTable, at: int, since: float) -> bool:
+    """Whether a job that has ended ran since then; one cancelled while it waited ended as it started."""
+    return bool(raw.state[at] != "PENDING" and since <= raw.start[at] < raw.end[at])
+
+
 @dataclass
 class _Case:
     since: float
@@ -87,12 +94,20 @@ class _Case:
 
 @dataclass
 class Watch:
-    """Whether the jobs for which others were requeued start. Kept in memory: a restart forgets."""
+    """Whether the jobs for which others were requeued start."""
 
     patience_s: float  # after which a job that still waits is said to
     max_in_vain: int = 3  # a job that others were requeued for so often, and that never started, has no more
     cases: dict[int, _Case] = field(default_factory=dict)
     vain: dict[int, int] = field(default_factory=dict)
+    # takes what is new, before it is done with; what it raises leaves all as it was
+    keep: Callable[[list[Watched]], None] = lambda _: None
+
+    def resume(self, cases: Iterable[tuple[int, float, int, bool]]) -> None:
+        """Go on with what was kept, oldest first, see gains.watched."""
+        for job, since, requeued, told in cases:
+            self.begin(job, since, requeued)
+            self.cases[job].told = told
 
     def begin(self, job: int, now: float, requeued: int) -> None:
         """Others were requeued for a job; if it is watched already, the last time was in vain."""
@@ -102,25 +117,33 @@ class Watch:
     def look(self, snapshot: Snapshot, raw: RawTable) -> list[Watched]:
         """What is new of the jobs that are watched."""
         news = []
-        for job, case in list(self.cases.items()):
+        for job, case in self.cases.items():
             at = _row(raw, job)
             state = "" if at is None else raw.state[at]
-            waited = snapshot.now - case.since
             # of an array a task starts under an id of its own
             tasks = (raw.array_id == job) & (raw.start >= case.since) & (raw.start <= snapshot.now)
             ran = [i for i in np.flatnonzero(tasks).tolist() if raw.state[i] != "PENDING"]
-            if state in ("RUNNING", "SUSPENDED") or ran:
-                news.append(Watched(job, "started", waited, case.requeued))
-                self.vain.pop(job, None)
+            if at is not None and (state in ("RUNNING", "SUSPENDED") or _has_run(raw, at, case.since)):
+                ran = [at]
+            waited, row = snapshot.now - case.since, ran[0] if ran else at
+            if ran and raw.start[row] >= case.since:
+                waited = float(raw.start[row]) - case.since
+            ran_as = job if row is None else int(raw.job_id[row])
+            what = Watched(job, "left", waited, case.requeued, case.since, ran_as)
+            if ran:
+                news.append(replace(what, result="started"))
             elif state != "PENDING":
-                news.append(Watched(job, "left", waited, case.requeued))
-                self.vain.pop(job, None)
+                news.append(what)
+            elif waited >= self.patience_s and not case.told:
+                news.append(replace(what, result="still waits"))
+        if news:
+            self.keep(news)
+        for x in news:
+            if x.result == "still waits":
+                self.cases[x.job_id].told = True
             else:
-                if waited >= self.patience_s and not case.told:
-                    news.append(Watched(job, "still waits", waited, case.requeued))
-                    case.told = True
-                continue
-            del self.cases[job]
+                self.vain.pop(x.job_id, None)
+                del self.cases[x.job_id]
         return news
 
     def hopeless(self, ids: Ints) -> Bools:
