@@ -169,7 +169,7 @@ def jobs_of(rng, n, first, last):
 
 
 def decided(rows, preset, until):
-    """Every decision before `until`, as it is written down; jobs learned; last start, end and requeues by row."""
+    """Decisions before `until`, as they are written down; jobs learned; by row: last start, end, requeues."""
     config = Config.model_validate({"policy": {"preset": preset}})
     run, wanted = prepared(workload(rows), uniform(32, 8), "tias@on", config)
     sink = io.StringIO()
