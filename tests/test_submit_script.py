@@ -14,8 +14,13 @@ from zoneinfo import ZoneInfo
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+from tias_slurm.cli.app import app
+from tias_slurm.config import load_config
 from tias_slurm.deadlines import Limits, admit, read_comment
+from tias_slurm.lua_settings import PLACE, lua_differs, lua_settings
+from tias_slurm.settings import Deadlines
 
 SCRIPT = Path(__file__).parents[1] / "contrib" / "job_submit" / "tias.lua"
 TABLE = json.loads(Path(__file__).with_name("comments_table.json").read_text(encoding="utf-8"))
@@ -185,6 +190,145 @@ def test_the_site_may_refuse_and_has_limits() -> None:
         refusal = admit(float(hours_s), first_submit=0.0, limits=limits)
         assert refusal
         assert (code, said) == (-1, f"due= in the comment is not taken: {refusal.text}")
+
+
+NAMES = st.sampled_from(["a1", "a2", "A1", "gpu", 'q"\\uote', "naïve", "x y", ""])
+LISTS = st.lists(NAMES.filter(bool), max_size=3, unique=True).map(tuple)
+WHO = st.fixed_dictionaries(
+    {"account": NAMES, "qos": NAMES, "user": NAMES, "partition": st.lists(NAMES, max_size=3).map(",".join)}
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    LISTS, LISTS, LISTS, LISTS, WHO, st.sampled_from([-5.0, 0.0, 5.0, 60.5, 9e6]), st.none() | st.just(3600.0)
+)
+def test_who_may_is_judged_as_by_the_daemon(
+    accounts: tuple[str, ...],
+    qos: tuple[str, ...],
+    partitions: tuple[str, ...],
+    users: tuple[str, ...],
+    who: dict[str, str],
+    window: float,
+    most: float | None,
+) -> None:
+    site = Deadlines(
+        accounts=accounts, qos=qos, partitions=partitions, users=users, min_window_s=60.0, max_window_s=most
+    )
+    # what is not known yet is not judged
+    told_of = {f"{n}s".replace("qoss", "qos"): value for n, value in who.items() if value}
+    limits = Limits(**{n: frozenset(getattr(site, n)) for n in told_of}, min_window_s=60.0, max_window_s=most)
+    no = admit(window, first_submit=0.0, limits=limits, **who)
+    for lua in NEWEST:
+        lua.do(lua_settings(site, "UTC"))
+        try:
+            made = lua.runtime.table_from({n.encode(): value.encode() for n, value in who.items()})
+            said = lua.call(b"admit", window, 0.0, made)
+        finally:
+            lua.do(lua_settings(Deadlines(), "UTC"))
+        assert (said and (said[b"code"].decode(), said[b"text"].decode())) == (no and (no.code, no.text))
+
+
+def test_the_fields_of_the_job_and_their_defaults(lua: Lua) -> None:
+    site = Deadlines(accounts=("good",), qos=("high",), partitions=("gpu", "debug"), users=("alice",))
+    lua.do(lua_settings(site, "Europe/Berlin"))
+    parts = "{gpu = {flag_default = 1}, cpu = {flag_default = 0}}"
+    good = "account = 'good', qos = 'high', partition = 'gpu', user_name = 'alice'"
+
+    def said(fields: str, function: str = "submit", more: str = parts) -> list[str]:
+        lua.said.clear()
+        code = f"return tias_slurm.{function}({{comment = 'deadline=+1h', {fields}}}, {more})"
+        assert lua.do(code) == 0
+        return [line.partition("not taken: ")[2] for line in lua.said]
+
+    def no(name: str) -> list[str]:
+        return [f"this site takes no deadlines from this {name}; leave it out"]
+
+    try:
+        assert said(good) == []
+        assert said("account = 'bad', default_account = 'good'") == no("account")
+        assert said("default_account = 'bad'") == no("account")
+        assert said("qos = 'normal'") == no("QOS")
+        assert said("default_qos = 'high', default_account = 'good', partition = 'gpu,debug'") == []
+        assert said("partition = 'gpu,cpu'") == no("partition")
+        assert said("user_name = 'bob'") == no("user")
+        assert said("", more="{cpu = {flag_default = 1}}") == no("partition")
+        assert said("", more="nil") == []
+        # a change of the comment is judged by what the job is and will be
+        record = "{submit_time = 1, account = 'good', qos = 'high', partition = 'gpu', user_name = 'bob'}"
+        lua.do(lua_settings(site.model_copy(update={"users": ()}), "Europe/Berlin"))
+        assert said("comment = 'deadline=@' .. os.time() + 60", "modify", record) == []
+        assert said("comment = 'deadline=@' .. os.time() + 60, qos = 'x'", "modify", record) == no("QOS")
+        # whose name stands in the change is the owner's if the number says so
+        lua.do(lua_settings(site, "Europe/Berlin"))
+        record = "{submit_time = 1, account = 'good', qos = 'high', partition = 'gpu', user_id = 7}"
+        change = "comment = 'deadline=@' .. os.time() + 60, user_name = 'bob', user_id = "
+        assert said(change + "7", "modify", record) == no("user")
+        assert said(change + "0", "modify", record) == []
+    finally:
+        lua.do(lua_settings(Deadlines(), "Europe/Berlin"))
+
+
+def test_the_settings_are_those_of_the_daemons_file(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[deadlines]\nkey = "due"\ntimezone = "Asia/Tokyo"\nusers = ["alice"]\nmax_window_s = 86_400\n'
+    )
+    lines = lua_settings(load_config(str(file)).deadlines, "Europe/Berlin").splitlines()
+    assert lines[1:] == [
+        'tias_slurm.settings.key = "due"',
+        "tias_slurm.settings.accounts = {}",
+        "tias_slurm.settings.qos = {}",
+        "tias_slurm.settings.partitions = {}",
+        'tias_slurm.settings.users = { "alice" }',
+        "tias_slurm.settings.min_window_s = 0.0",
+        "tias_slurm.settings.max_window_s = 86400.0",
+        "tias_slurm.settings.machine_zone = false",
+    ]
+    assert lua_settings(Deadlines(timezone="Asia/Tokyo"), "Asia/Tokyo").endswith("machine_zone = true\n")
+    # check-config says where those of the script are others
+    script = tmp_path / "tias_settings.lua"
+    site = load_config(str(file)).deadlines
+    assert lua_differs(site, "Europe/Berlin", str(script)) == ""
+    script.write_text(lua_settings(site, "Europe/Berlin"))
+    assert lua_differs(site, "Europe/Berlin", str(script)) == ""
+    for other in ({"users": ()}, {"key": "due2"}, {"max_window_s": None}):
+        said = lua_differs(site.model_copy(update=other), "Europe/Berlin", str(script))
+        assert said.startswith(
+            f"{script} is not what [deadlines] says here: tias-slurm show-config --lua > {script}"
+        )
+    assert PLACE in SCRIPT.read_text()
+    # what the script has by itself are the daemon's defaults
+    lua = Lua("lua51")
+    own = {name.decode(): value for name, value in lua.do("return tias_slurm.settings").items()}
+    lua.do(lua_settings(Deadlines(), ""))
+    for name, value in lua.do("return tias_slurm.settings").items():
+        before = own[name.decode()]
+        assert (dict(before) if hasattr(before, "items") else before) == (
+            dict(value) if hasattr(value, "items") else value
+        )
+
+
+def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file, place = tmp_path / "config.toml", tmp_path / "tias_settings.lua"
+    file.write_text('[deadlines]\nusers = ["alice"]\n')
+    monkeypatch.setattr("tias_slurm.lua_settings.PLACE", str(place))
+
+    def ran(*words: str) -> tuple[int, str]:
+        done = CliRunner().invoke(app, [*words, "--config", str(file)])
+        return done.exit_code, done.stdout
+
+    code, printed = ran("show-config", "--lua")
+    assert code == 0
+    assert 'tias_slurm.settings.users = { "alice" }\n' in printed
+    assert ran("show-config", "--lua", "--json")[0] == 2
+    place.write_text(printed)
+    assert ran("check-config") == (0, f"{file}: valid, 1 setting\n")
+    place.write_text(printed.replace("alice", "bob"))
+    code, said = ran("check-config")
+    assert code == 0
+    assert f"to change: {place} is not what [deadlines] says here" in said
+    assert len(json.loads(ran("check-config", "--json")[1])["notes"]) == 1
 
 
 def test_another_zone_than_the_machines() -> None:

@@ -70,7 +70,7 @@ _tias_slurm() {
         unignore) words='--config --json --help' ;;
         restore) words='--config --json --help' ;;
         check-config) words='--config --live --json --help' ;;
-        show-config) words='--config --json --help' ;;
+        show-config) words='--config --json --lua --help' ;;
     esac
     if [[ $files && $word != -* ]]; then compopt -o filenames 2>/dev/null; mapfile -t COMPREPLY < <(compgen -f -- "$word"); return; fi
     if [[ $command && $word != -* ]]; then return; fi

@@ -100,4 +100,5 @@ complete -c tias-slurm -n '__fish_seen_subcommand_from check-config' -l json -d 
 complete -c tias-slurm -n '__fish_seen_subcommand_from check-config' -l help -d 'Show this message and exit.'
 complete -c tias-slurm -n '__fish_seen_subcommand_from show-config' -l config -r -F -d 'The settings file; without it /etc/tias-slurm/config.toml, if that is there.'
 complete -c tias-slurm -n '__fish_seen_subcommand_from show-config' -l json -d 'Print one JSON document.'
+complete -c tias-slurm -n '__fish_seen_subcommand_from show-config' -l lua -d 'Print [deadlines] as the settings of the job_submit script tias.lua.'
 complete -c tias-slurm -n '__fish_seen_subcommand_from show-config' -l help -d 'Show this message and exit.'

@@ -7,10 +7,12 @@
 -- Beside a job_submit.lua of your own: at its top
 --     dofile("/usr/share/tias-slurm/tias.lua")
 -- and in your functions
---     local code = tias_slurm.submit(job_desc)             -- in slurm_job_submit
+--     local code = tias_slurm.submit(job_desc, part_list)  -- in slurm_job_submit
 --     local code = tias_slurm.modify(job_desc, job_rec)    -- in slurm_job_modify
 --     if code ~= slurm.SUCCESS then return code end
--- Settings may be changed there too: tias_slurm.settings.refuse = true
+-- Settings: those of the daemon, from its own file, by
+--     tias-slurm show-config --lua > /etc/slurm/tias_settings.lua
+-- which is read where it is there, and may be changed after the dofile: tias_slurm.settings.refuse = true
 -- Works with Lua 5.1 to 5.5.
 
 tias_slurm = {}
@@ -18,11 +20,26 @@ tias_slurm = {}
 tias_slurm.settings = {
    refuse = false,        -- true: a job with a bad deadline is not taken; false: its user is told, and it is taken
    key = "deadline",      -- [deadlines] key
+   accounts = {},         -- [deadlines] accounts, qos, partitions, users: who may have a deadline; empty: everybody
+   qos = {},
+   partitions = {},
+   users = {},
    min_window_s = 0,      -- [deadlines] min_window_s
    max_window_s = nil,    -- [deadlines] max_window_s; nil: no limit
    machine_zone = true,   -- false if [deadlines] timezone is not the zone of this machine: then nothing is said
                           -- about times without an offset that lie in the past or in an hour that does not exist
 }
+
+-- what `tias-slurm show-config --lua` printed; without it the values above hold
+tias_slurm.settings_file = "/etc/slurm/tias_settings.lua"
+do
+   local file = io.open(tias_slurm.settings_file)
+   if file then
+      file:close()
+      local good, problem = pcall(dofile, tias_slurm.settings_file)
+      if not good and slurm then pcall(slurm.log_info, "%s", "tias.lua: settings not read: " .. tostring(problem)) end
+   end
+end
 
 local MAX_EPOCH = 253402300800
 local MAX_JSON_CHARS = 65536
@@ -451,13 +468,35 @@ function tias_slurm.read(text, first_submit)
    return deadline, refusals, unsure
 end
 
--- why the site does not take a deadline; nil: it may
-function tias_slurm.admit(deadline, first_submit)
+-- Whether all names of a comma list are allowed. What is not known, as a default that slurmctld fills in later, may be.
+local function allowed(names, list)
+   if type(names) ~= "string" or names == "" or not list or #list == 0 then return true end
+   local known = {}
+   for _, name in ipairs(list) do known[name] = true end
+   for name in (names .. ","):gmatch("([^,]*),") do
+      if not known[name] then return false end
+   end
+   return true
+end
+
+-- Why the site does not take a deadline; nil: it may. `who`: account, qos, partition and user of the job, as far as
+-- they are known; `unsure`: the zone is not known, so the time is not looked at.
+function tias_slurm.admit(deadline, first_submit, who, unsure)
    local settings = tias_slurm.settings
    local window = deadline - first_submit
-   if window <= 0 then
+   if window <= 0 and not unsure then
       return { key = "deadline", code = "already past", text = "the deadline is not after the submit; write a later one" }
-   elseif window < settings.min_window_s then
+   end
+   who = who or {}
+   for _, of in ipairs({ { "account", who.account, settings.accounts }, { "QOS", who.qos, settings.qos },
+      { "partition", who.partition, settings.partitions }, { "user", who.user, settings.users } }) do
+      if not allowed(of[2], of[3]) then
+         return { key = "deadline", code = of[1] .. " may not", text = string.format(
+            "this site takes no deadlines from this %s; leave it out", of[1]) }
+      end
+   end
+   if unsure then return nil end
+   if window < settings.min_window_s then
       return { key = "deadline", code = "too near", text = string.format(
          "this site takes deadlines from %g s after the submit; write a later one", settings.min_window_s) }
    elseif settings.max_window_s and window > settings.max_window_s then
@@ -468,12 +507,27 @@ end
 
 -- ------------------------------------------------------------------ Slurm
 
+-- the first field that is there; a field that this release of Slurm does not have is none
+local function field(of, ...)
+   for _, name in ipairs({ ... }) do
+      local good, value = pcall(function() return of[name] end)
+      if good and type(value) == "string" and value ~= "" then return value end
+   end
+end
+
+local function default_partition(part_list)
+   for name, part in pairs(part_list or {}) do
+      local good, is = pcall(function() return part.flag_default end)
+      if good and (is == 1 or is == true) then return name end
+   end
+end
+
 -- One line to the user for each key that is not taken; whether the deadline is among them.
-local function tell(comment, first_submit)
+local function tell(comment, first_submit, who)
    local settings = tias_slurm.settings
    local deadline, refusals, unsure = tias_slurm.read(comment, first_submit)
-   local past = deadline and not unsure and tias_slurm.admit(deadline, first_submit)
-   if past then table.insert(refusals, 1, past) end
+   local no = deadline and tias_slurm.admit(deadline, first_submit, who(), unsure)
+   if no then table.insert(refusals, 1, no) end
    local refuse = false
    for _, refusal in ipairs(refusals) do
       local name = refusal.key == "deadline" and settings.key or refusal.key
@@ -483,9 +537,9 @@ local function tell(comment, first_submit)
    return refuse
 end
 
-local function check(comment, first_submit)
+local function check(comment, first_submit, who)
    if type(comment) ~= "string" or comment == "" then return slurm.SUCCESS end
-   local good, refuse = pcall(tell, comment, first_submit)
+   local good, refuse = pcall(tell, comment, first_submit, who)
    if not good then
       pcall(slurm.log_info, "%s", "tias.lua: a comment was not checked: " .. tostring(refuse))
    elseif refuse and tias_slurm.settings.refuse then
@@ -494,8 +548,15 @@ local function check(comment, first_submit)
    return slurm.SUCCESS
 end
 
-function tias_slurm.submit(job_desc)
-   return check(job_desc.comment, os.time())
+function tias_slurm.submit(job_desc, part_list)
+   return check(job_desc.comment, os.time(), function()
+      return {
+         account = field(job_desc, "account", "default_account"),
+         qos = field(job_desc, "qos", "default_qos"),
+         partition = field(job_desc, "partition") or default_partition(part_list),
+         user = field(job_desc, "user_name"),
+      }
+   end)
 end
 
 -- A deadline after the job's submit is read from there on, as the daemon does.
@@ -503,11 +564,19 @@ function tias_slurm.modify(job_desc, job_rec)
    local comment = job_desc.comment
    if type(comment) ~= "string" then return slurm.SUCCESS end
    local good, submit = pcall(function() return job_rec.submit_time end)
-   return check(comment, good and tonumber(submit) or os.time())
+   return check(comment, good and tonumber(submit) or os.time(), function()
+      return {
+         account = field(job_desc, "account") or field(job_rec, "account"),
+         qos = field(job_desc, "qos") or field(job_rec, "qos"),
+         partition = field(job_desc, "partition") or field(job_rec, "partition"),
+         -- slurmctld gives the owner's name with the change, whoever makes it, and with the job seldom
+         user = field(job_rec, "user_name") or job_desc.user_id == job_rec.user_id and field(job_desc, "user_name") or nil,
+      }
+   end)
 end
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
-   return tias_slurm.submit(job_desc)
+   return tias_slurm.submit(job_desc, part_list)
 end
 
 function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)

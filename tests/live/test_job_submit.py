@@ -16,10 +16,13 @@ from live_bed import CONF, configured, end_jobs, run, shown, wait_for
 
 from tias_slurm.config import machine_zone
 from tias_slurm.deadlines import Limits, admit, read_comment
+from tias_slurm.lua_settings import lua_settings
+from tias_slurm.settings import Deadlines
 
 CHECKOUT = Path(__file__).parents[2]
 SCRIPT = CHECKOUT / "contrib" / "job_submit" / "tias.lua"
 PLUGIN = CONF.with_name("job_submit.lua")
+SETTINGS = CONF.with_name("tias_settings.lua")
 TABLE = json.loads((CHECKOUT / "tests" / "comments_table.json").read_text(encoding="utf-8"))
 TEXTS = [
     *(f"deadline={value}" for value, _ in TABLE["forms"] + TABLE["refusals"]),
@@ -45,13 +48,14 @@ def plugin() -> Iterator[None]:
     finally:
         end_jobs(jobs)
         PLUGIN.unlink()
+        SETTINGS.unlink(missing_ok=True)
 
 
-def submit(comment: str) -> tuple[int, list[str]]:
+def submit(comment: str, *options: str, user: str = "alice") -> tuple[int, list[str]]:
     """sbatch of a held job as a user: the job (0: not taken) and what sbatch said beside it."""
-    words = "setpriv --reuid=alice --regid=alice --init-groups sbatch --parsable --hold --wrap true"
+    words = f"setpriv --reuid={user} --regid={user} --init-groups sbatch --parsable --hold --wrap true"
     done = subprocess.run(
-        [*words.split(), "--comment", comment],
+        [*words.split(), *options, "--comment", comment],
         capture_output=True,
         text=True,
         timeout=60,
@@ -111,6 +115,54 @@ def test_a_change_is_judged_too() -> None:
     assert change("deadline=+48h") == ""
     run("scontrol", "update", f"JobId={job}", "Nice=-5")  # as the daemon writes
     assert shown(job, "Nice") == "-5"
+
+
+@pytest.mark.smoke
+def test_who_may_not_is_told_at_submit() -> None:
+    """With the settings of `show-config --lua`, and Slurm's own defaults where a job names nothing."""
+    no = "deadline= in the comment is not taken: this site takes no deadlines from this {}; leave it out"
+
+    def site(**lists: tuple[str, ...]) -> None:
+        SETTINGS.write_text(lua_settings(Deadlines(**lists), ""))
+        install(SCRIPT.read_text())
+
+    # alice is in a1 by default, bob in a1 and a2; gpu is the default partition and normal the default QOS
+    site(accounts=("a2",))
+    assert submit("deadline=+1h")[1] == [no.format("account")]
+    assert submit("deadline=+1h", "--account=a1", user="bob")[1] == [no.format("account")]
+    job, said = submit("deadline=+1h", "--account=a2", user="bob")
+    assert said == []
+    assert submit("x=1")[1] == submit("requeue=yes")[1] == []
+    site(qos=("high",))
+    assert submit("deadline=+1h")[1] == submit("deadline=+1h", "--qos=normal")[1] == [no.format("QOS")]
+    site(qos=("normal",))
+    assert submit("deadline=+1h")[1] == submit("deadline=+1h", "--qos=normal")[1] == []
+    site(partitions=("gpu",))
+    assert submit("deadline=+1h")[1] == submit("deadline=+1h", "--partition=gpu")[1] == []
+    for others in ("debug", "gpu,debug"):
+        assert submit("deadline=+1h", f"--partition={others}")[1] == [no.format("partition")]
+    site(partitions=("debug",))
+    assert submit("deadline=+1h")[1] == [no.format("partition")]
+    site(users=("alice",))
+    assert submit("deadline=+1h")[1] == []
+    assert submit("deadline=+1h", user="bob")[1] == [no.format("user")]
+    # a change, of the job as it is: told from 23.02 on, refused on all
+    site(users=("alice",), partitions=("gpu",))
+    install(f"dofile('{SCRIPT}')\ntias_slurm.settings.refuse = true\nreturn slurm.SUCCESS\n")
+    for who, taken in ((job, False), (submit("x=1")[0], True)):
+        done = subprocess.run(
+            ["scontrol", "update", f"JobId={who}", "Comment=deadline=+2h"],
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode == 0) == taken, done.stderr
+    # a file of settings that Lua cannot read is none
+    SETTINGS.write_text("tias_slurm.settings.users = {")
+    install(SCRIPT.read_text())
+    assert submit("deadline=+1h", user="bob")[1] == []
+    assert len(submit("deadline=18:00")[1]) == 1
+    SETTINGS.unlink()
 
 
 def test_a_site_may_refuse() -> None:

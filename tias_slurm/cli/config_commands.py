@@ -13,8 +13,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config
+from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config, machine_zone
 from tias_slurm.errors import printable
+from tias_slurm.lua_settings import lua_differs, lua_settings
 from tias_slurm.policy.tias import preset
 from tias_slurm.slurm.checks_live import Finding, judge
 from tias_slurm.slurm.live import AdapterError
@@ -46,7 +47,8 @@ def check_config(
 ) -> None:
     """Check a settings file: every key known, every value of the right type and in range.
 
-    Prints what the file sets, and which lines of one for an older version to change; ends with exit code 2
+    Prints what the file sets, which lines of one for an older version to change, and whether the settings of
+    the submit script tias.lua on this machine differ; ends with exit code 2
     and one line per problem if it is wrong. With --live, best as the account of the daemon: rights, lever,
     slurm.conf, versions, state directory; exit code 1 if something there keeps the daemon from working.
     Changes nothing.
@@ -57,16 +59,18 @@ def check_config(
     path = config if config is not None else DEFAULT_PATH
     absent = config is None and not os.path.exists(DEFAULT_PATH)
     given = [row.key for row in loaded.show() if row.origin != "default"]
+    lua = lua_differs(loaded.deadlines, machine_zone().key)
+    notes = [*loaded.notes, *([lua] if lua else [])]
     findings = _ask(loaded) if live else []
     if as_json:
         found = {"findings": [asdict(f) for f in findings]} if live else {}
         path_ = None if absent else path
-        _print_json({"valid": True, "path": path_, "set": given, "notes": list(loaded.notes), **found})
+        _print_json({"valid": True, "path": path_, "set": given, "notes": notes, **found})
     elif absent:
         typer.echo(f"{path} does not exist: the built-in defaults hold")
     else:
         typer.echo(f"{printable(path, 300)}: valid, {len(given)} setting{'s' * (len(given) != 1)}")
-        for note in loaded.notes:
+        for note in notes:
             typer.echo(f"to change: {note}")
     if live and not as_json:
         _print_findings(findings)
@@ -106,13 +110,25 @@ def _print_findings(findings: list[Finding]) -> None:
     console.print(f"errors: {counts['error']}, warnings: {counts['warning']}, ok: {counts['ok']}")
 
 
-def show_config(config: PathOption = None, as_json: JsonOption = False) -> None:
+def show_config(
+    config: PathOption = None,
+    as_json: JsonOption = False,
+    as_lua: Annotated[
+        bool,
+        typer.Option("--lua", help="Print [deadlines] as the settings of the job_submit script tias.lua."),
+    ] = False,
+) -> None:
     """Show every setting: the value that holds, where it comes from, what it means.
 
     The origin is the settings file, a preset, or "default" for what is built in.
 
     Example: tias-slurm show-config --json
     """
+    if as_lua:
+        if as_json:
+            raise typer.BadParameter("one of --json and --lua, not both")
+        typer.echo(lua_settings(load_config(config).deadlines, machine_zone().key), nl=False)
+        return
     rows = effective(load_config(config))
     if as_json:
         _print_json({"settings": [row._asdict() for row in rows]})
