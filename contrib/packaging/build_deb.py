@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Build the Debian package in a clean Debian root, and try it in another: `build_deb.py [SUITE] [DIRECTORY]`.
+"""Build the Debian package in a clean Debian root, and try it in another and beside a real Slurm.
+
+`build_deb.py [SUITE] [DIRECTORY]`
 
 SUITE: bookworm (default), trixie or testing. From the last commit, into DIRECTORY (default: dist).
 Needs root, git, Debian's archive and PyPI. Exit codes: 0 built and tried, 1 not.
@@ -20,7 +22,7 @@ sys.path.insert(0, str(HERE.parent / "testbed"))
 
 from bed.errors import TestbedError  # noqa: E402
 from bed.layout import Layout  # noqa: E402
-from bed.proc import say, step  # noqa: E402
+from bed.proc import last_line, run, say, step  # noqa: E402
 from bed.releases import RELEASES  # noqa: E402
 from bed.roots import ensure_root, run_in_root  # noqa: E402
 from bed.venvs import pip_in_root  # noqa: E402
@@ -51,6 +53,7 @@ def main(words: list[str]) -> int:
             binds = [(out, "/out", True), (HERE, "/packaging", True)]
             words = ["/packaging/try_deb.sh", f"/out/{package.name}"]
             run_in_root(layout, root, words, log, "trying the package", binds=binds, network=True)
+        try_restore(suites[suite].slurm, package, log)
     except TestbedError as error:
         say(str(error))
         return 1
@@ -82,6 +85,33 @@ def build(layout: Layout, root: Path, scratch: Path, out: Path, log: Path) -> Pa
     target = out / made.name.replace("_", f"_{root.name.partition('-')[0]}_", 1)
     target.write_bytes(made.read_bytes())
     return target
+
+
+def try_restore(slurm: str, package: Path, log: Path) -> None:
+    """Remove the package on a cluster where jobs have its daemon's values (try_restore.sh)."""
+    testbed, name = [sys.executable, HERE.parent / "testbed" / "testbed"], f"deb-{os.getpid()}"
+    options = ["--slurm", slurm, "--name", name]
+    try:
+        run([*testbed, "up", *options, "--accounting", "--no-pyslurm"], log, f"a cluster of Slurm {slurm}")
+        with step(f"{package.name} removed beside Slurm {slurm}"), package.open("rb") as content:
+            # dist/ may lie outside of what a cluster sees
+            words = [
+                "sh",
+                "-c",
+                "cat > /tmp/package.deb; exec sh contrib/packaging/try_restore.sh /tmp/package.deb",
+            ]
+            with log.open("ab") as out:
+                done = subprocess.run(
+                    [*testbed, "exec", "--name", name, "--", *words],
+                    stdin=content,
+                    stdout=out,
+                    stderr=out,
+                    check=False,
+                )
+            if done.returncode:
+                raise TestbedError(f"removing the package beside Slurm failed: {last_line(log)}; log: {log}")
+    finally:
+        run([*testbed, "down", "--name", name], log, "ending the cluster")
 
 
 def unpack(source: Path) -> None:

@@ -10,6 +10,7 @@ put systemd/tias-slurm.service "$unitdir/tias-slurm.service"
 put systemd/sysusers.d/tias-slurm.conf /usr/lib/sysusers.d/tias-slurm.conf
 put systemd/tmpfiles.d/tias-slurm.conf /usr/lib/tmpfiles.d/tias-slurm.conf
 put systemd/mail.conf /usr/share/tias-slurm/mail.conf
+put contrib/packaging/removal.sh /usr/share/tias-slurm/removal.sh
 put contrib/job_submit/tias.lua /usr/share/tias-slurm/tias.lua
 put contrib/config.example.toml /usr/share/tias-slurm/config.example.toml
 put contrib/man/tias-slurm.1 /usr/share/man/man1/tias-slurm.1
