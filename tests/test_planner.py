@@ -227,6 +227,18 @@ class TestGrace:
     def test_an_old_warning_does_not_count(self):
         assert self.actions(warned_at=[NOW - 721.0, np.nan, np.nan]) == ([0], [])
 
+    def test_how_long_it_counts_is_a_setting(self):
+        config = Config.model_validate({"requeue": {"mode": "on", "grace_s": 120.0, "warning_lasts_s": 60.0}})
+        limits = assemble.limits(config, requeue=True)
+        assert limits.warning_lasts_s == 60.0
+        for since, found in ((180.0, ([], [0])), (181.0, ([0], []))):
+            pair = Pair(
+                {**self.LIMITS, "warning_lasts_s": limits.warning_lasts_s},
+                warned_at=[NOW - since, np.nan, np.nan],
+            )
+            plan = pair.plan()
+            assert (plan.warn.tolist(), plan.victims.tolist()) == found
+
     def test_nor_one_of_an_earlier_run(self):
         at = [NOW - 650.0, np.nan, np.nan]
         assert self.actions(warned_at=at, loss=(649.0, 2000.0)) == ([0], [])
