@@ -42,7 +42,8 @@ class Pair:
         for job, said in self.jobs.items():
             fixed = {
                 "job_id": job, "submit": self.waits_since.get(job, NOW - 20_000.0),
-                "comment": said["comment"], "restarts": self.restarts[job], "exclusive": said["exclusive"], "gpus": said["gpus"],
+                "comment": said["comment"], "restarts": self.restarts[job],
+                "exclusive": said["exclusive"], "gpus": said["gpus"],
             }  # fmt: skip
             if job in self.starts:
                 # a second one beside it fills the node, which nobody may take
@@ -212,8 +213,10 @@ def test_partitions_as_scontrol_prints_them():
     text = (
         "PartitionName=gpu AllowGroups=ALL Default=YES OverSubscribe=NO PriorityTier=1 State=UP\n"
         "PartitionName=w OverSubscribe=EXCLUSIVE PriorityTier=20\n"
+        "PartitionName=x Exclusive=NODE OverSubscribe=NO PriorityTier=2\n"
         "PartitionName=odd PriorityTier=x\n\nbroken\n"
     )
     assert parse_partitions(text) == {
-        "gpu": Partition(1, False), "w": Partition(20, True), "odd": Partition(1, False),
+        "gpu": Partition(1, False), "w": Partition(20, True), "x": Partition(2, True),
+        "odd": Partition(1, False),
     }  # fmt: skip

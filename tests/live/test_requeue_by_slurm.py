@@ -13,6 +13,9 @@ from daemon_bed import CALM, URGENT, Site, priority
 from live_bed import configured, run, shown, wait_for
 from requeue_bed import YES, old_enough, on, restarts, state, waiting
 
+from tias_slurm.levers import PRIORITY_BASE
+
+LOW = PRIORITY_BASE + 5
 EXEMPT = 10  # two intervals of the daemon
 
 
@@ -92,6 +95,34 @@ def test_a_job_of_the_same_level_waits(site: Site) -> None:
     time.sleep(15)
     assert state(job) == "PENDING"
     assert [restarts(j) for j in holds] == [0] * 4
+
+
+def test_an_administrators_value_of_a_running_job_holds_everybody_back(site: Site) -> None:
+    by_slurm(site)
+    cannot = on(site, "n1", YES, "--no-requeue")
+    others = [on(site, f"n{i}") for i in range(2, 5)]
+    assert site.once().json["failed"] == 0
+    old_enough(cannot, *others, seconds=EXEMPT + 2)
+    shielded = priority(cannot)
+    # so low a value looks like none, and is raised again
+    run("scontrol", "update", f"JobId={cannot}", "Priority=5")
+    site.once()
+    assert priority(cannot) == shielded
+    run("scontrol", "update", f"JobId={cannot}", f"Priority={LOW}")
+    job = waiting(site, f"--comment={URGENT}", user="bob")
+    for _ in range(4):
+        done = site.once()
+        assert priority(job) <= priority(cannot) == LOW
+    assert list(done.json["no_requeue_for"].values()) == [1]
+    time.sleep(12)
+    assert [(state(j), restarts(j)) for j in (cannot, *others)] == [("RUNNING", 0)] * 4
+    assert state(job) == "PENDING"
+    # theirs again: all is as it should be
+    run("scontrol", "update", f"JobId={cannot}", f"Priority={shielded}")
+    assert site.once().json["no_requeue_for"] == {}
+    assert LOW < priority(job) < shielded
+    time.sleep(12)
+    assert state(cannot) == "RUNNING"
 
 
 @pytest.mark.parametrize(

@@ -123,7 +123,9 @@ def parse_partitions(text: str) -> dict[str, Partition]:
         if name := said.get("PartitionName"):
             tier = said.get("PriorityTier", "")
             known = tier.isascii() and tier.isdigit() and len(tier) < 10
-            found[name] = Partition(int(tier) if known else 1, said.get("OverSubscribe") == "EXCLUSIVE")
+            # the former since 25.05
+            whole = said.get("Exclusive") == "NODE" or said.get("OverSubscribe") == "EXCLUSIVE"
+            found[name] = Partition(int(tier) if known else 1, whole)
     return found
 
 
