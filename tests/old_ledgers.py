@@ -21,6 +21,7 @@ COLUMNS = {
     "2b": (*FIRST, "unseen", *CLAIMS, *WAITS, *REQUEUES, "redone"),
     "2c": (*FIRST, "unseen", *CLAIMS, *WAITS, *REQUEUES, "warned_for", "redone"),
     "3": (*FIRST, "unseen", *CLAIMS, *WAITS, *REQUEUES, "warned_for", "redone", "hold"),
+    "4": (*FIRST, "unseen", *CLAIMS, *WAITS, *REQUEUES, "warned_for", "redone", "hold"),
 }
 # jobs in the queue that we set and that we did not, and one that left: by column; 0 where nothing is said
 JOBS = {
@@ -49,7 +50,7 @@ def schema(version: str) -> int:
 
 def settings(version: str) -> dict[str, str]:
     """The single values in such a ledger."""
-    return SETTINGS | (LATER if version in ("2c", "3") else {})
+    return SETTINGS | (LATER if version in ("2c", "3", "4") else {})
 
 
 def make(path: Path, version: str, more: int = 0) -> None:

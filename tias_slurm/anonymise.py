@@ -96,10 +96,10 @@ class Names:
     def left(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Of what the daemon left of its last cycle: words of Slurm's and of the machine's go."""
         made = dict(document)
-        for key in ("no_rights", "trouble"):
+        for key in ("no_rights", "trouble", "no_raise"):
             if made.get(key):
                 made[key] = "see the log"
-        for part, key in (("cycle", "message"), ("leadership", "why")):
-            if isinstance(made.get(part), Mapping):
-                made[part] = {**made[part], key: ""}
+        for part, key in (("cycle", "message"), ("leadership", "why"), ("reload", "problem")):
+            if isinstance(made.get(part), Mapping) and made[part].get(key):
+                made[part] = {**made[part], key: "see the log" if part == "reload" else ""}
         return made

@@ -196,8 +196,8 @@ def _putting_back(old: Config, fresh: Config, new: Parts) -> PutBack | None:
     if leaves and compares_priorities(new.facts):
         raise InputError(
             "[requeue] mode: Slurm goes on to preempt by priority, and would requeue or cancel the running "
-            "jobs that lose their values; first take WITHIN and PRIORITY out of PreemptMode, then "
-            '"scontrol reconfigure", then reload (with mode "slurm" nobody is raised in between)'
+            "jobs that lose their values; first take WITHIN and PRIORITY out of PreemptMode and "
+            'start slurmctld anew, then reload (with mode "slurm" nobody is raised in between)'
         )
     if known != kind:
         return lambda host, parts: _put_back(host, parts, known, None)

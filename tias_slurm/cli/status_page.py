@@ -69,6 +69,11 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
             )
         )
         rows.append(("up since", moment(daemon["started"], zone)))
+    if daemon.get("no_raise"):
+        rows.append(("nobody is raised", printable(daemon["no_raise"], 300)))
+    if (last := daemon.get("reload")) and last["problem"]:
+        words = f"{ago(last['time'])}, the old settings hold: {printable(last['problem'], 300)}"
+        rows.append(("reload refused", words))
     if (lead := daemon["leadership"]) is not None:
         who = "this daemon" if lead["leads"] else lead["leader"] or "nobody"
         rows.append(("leads", f"{who}, term {lead['term']}"))
