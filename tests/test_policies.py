@@ -140,14 +140,31 @@ def test_the_interval_is_the_loss_that_does_not_count():
 def test_limits_come_from_the_settings():
     limits = built(
         "tias",
-        requeue={"min_run_s": 30, "max_per_job": 2, "max_preemptors_per_cycle": 5},
+        requeue={"min_run_s": 30, "max_per_job": 2, "max_preemptors_per_cycle": 5, "restart_s": 11},
         planner={"max_writes_per_cycle": 7},
-        replay={"restart_s": 11},
+        replay={"restart_s": 12},  # what the dry run assumes of jobs
     ).planner.limits
     assert (limits.min_run_s, limits.max_requeues_per_job, limits.max_preemptors) == (30, 2, 5)
     assert (limits.max_writes, limits.restart_s) == (7, 11)
     # what TIAS is compared with has no budget of writes
     assert built("las", planner={"max_writes_per_cycle": 0}).planner.limits.max_writes == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "cost"),
+    [
+        ({}, 60),
+        ({"requeue": {"restart_s": 7}}, 7),
+        ({"requeue": {"restart_s": 7}, "replay": {"restart_s": 0}}, 0),
+    ],
+)
+def test_what_a_restart_costs_in_the_replay(settings, cost):
+    run, wanted = prepared(
+        workload([{"submit": 0, "work": 1, "gpus": 1}], trace=False), NODES, "tias@on",
+        Config.model_validate(settings),
+    )  # fmt: skip
+    cluster, _ = run.prepare(wanted)
+    assert cluster.state.costs[0] == cost
 
 
 def test_only_the_consenting_are_victims():

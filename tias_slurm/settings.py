@@ -342,6 +342,9 @@ class Requeue(Section):
         ge=0,
         description="how often a job saves itself if its comment is silent; 0: a requeue loses the whole run",
     )
+    restart_s: float = Field(
+        60.0, ge=0, description="run time that a restart costs, part of what a requeue loses"
+    )
     max_per_hour: int | None = Field(None, ge=0, description="jobs requeued in any hour; unset: no limit")
     max_per_user_per_hour: int | None = Field(
         None, ge=0, description="jobs of one user requeued in any hour; unset: no limit"
@@ -423,7 +426,9 @@ class Replay(Section):
     """What the dry run assumes of the jobs and of the site's Slurm."""
 
     checkpoint_s: float = Field(600.0, ge=0, description="how often the jobs of a trace save themselves")
-    restart_s: float = Field(60.0, ge=0, description="run time that a restart costs")
+    restart_s: float | None = Field(
+        None, ge=0, description="run time that a restart costs; unset: as in [requeue]"
+    )
     requeue_delay_s: float = Field(120.0, ge=0, description="a requeued job may start after this long")
     priority_weight_age: int = Field(1000, ge=0, description="Slurm's PriorityWeightAge")
     priority_max_age_s: float = Field(604_800.0, gt=0, description="Slurm's PriorityMaxAge")

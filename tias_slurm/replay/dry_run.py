@@ -280,7 +280,8 @@ class Run:
         ours = isinstance(policy, Tias)
         # the model leaves inside a level the order of submits, to which the site's weights add nothing
         lever: Lever = assemble.lever(c, policy.levels, 0) if isinstance(policy, Tias) else ExactLever()
-        costs = Costs(c.replay.restart_s, c.replay.requeue_delay_s)
+        restart = c.requeue.restart_s if c.replay.restart_s is None else c.replay.restart_s
+        costs = Costs(restart, c.replay.requeue_delay_s)
         site = None
         if entry.site:
             r = c.replay
