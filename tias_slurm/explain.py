@@ -269,7 +269,7 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
         },
         "front": {
             "at_front": state.front,
-            "waited_s": float(s.now - k.since[row]) if waits else None,
+            "waited_s": max(0.0, float(s.now - k.since[row])) if waits else None,
             "starving_s": settings.starving_s or None,
         },
         "what_if": {

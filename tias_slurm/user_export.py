@@ -116,6 +116,7 @@ class UserStore:
     def __init__(self, directory: str) -> None:
         """Raises InputError for a file that cannot be read."""
         self._path = os.path.join(directory, str(os.getuid()), FILE)
+        self.jobs: frozenset[int] | None = None  # in the file; None: there is none
         try:
             with open(self._path, encoding="ascii", errors="replace") as file:
                 document = json.loads(file.read(_MOST_BYTES))
@@ -123,6 +124,7 @@ class UserStore:
                 raise ValueError("made by another version of tias-slurm")
             rows = sorted(document["jobs"])
             self._ids = np.array([row[0] for row in rows], dtype=np.int64)
+            self.jobs = frozenset(self._ids.tolist())
             values = [[np.nan if v is None else float(v) for v in row[1:]] for row in rows]
             self._table = np.array(values, dtype=np.float64).reshape(len(rows), len(ledger_table.COLUMNS))
         except FileNotFoundError:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.look import Look
     from tias_slurm.config import Config
+    from tias_slurm.no_requeue import Asked
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOBID", help="4711; 4711_3, a task; 4711+1, a component of a het job.")
@@ -63,10 +64,12 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     import numpy as np
 
     from tias_slurm.claim_life import REASONS
+    from tias_slurm.cli.explain_answer import answer
     from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
     from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HELD
+    from tias_slurm.no_requeue import nobody_for, spared_by
 
     raw = seen.raw if names is None else names.queue(seen.raw)
     job: dict[str, Any] = {
@@ -110,9 +113,17 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     refusals = seen.cycle.cluster.refusals(int(raw.job_id[at]))
     if names is not None:
         refusals = names.refusals(refusals)
+    ledger_known, asked = _ledger(seen, int(raw.job_id[at])), _asked(seen)
+    spared = spared_by(asked, row) if _runs(job) else ""
+    begins = float(raw.eligible[at])
     over_quota = bool(kept["counts"] == 0 and np.isfinite(kept["claim"]))
     job |= account(case, row, kept["claim"] if over_quota else None)
     job |= {
+        "ledger": ledger_known,
+        "can_start": bool(jobs.can_start[row]),
+        "het_leader": int(raw.het_id[at]) if raw.het_offset[at] else None,
+        "restarts": int(raw.restarts[at]),
+        "begins": begins if begins > raw.time else None,
         "weight": float(jobs.weight[row]),
         "first_submit_guessed": bool(kept["unseen"] > 0),
         "claim_refused": [{"code": r.code, "text": r.text} for r in refusals],
@@ -123,7 +134,9 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         "lever": _lever(settings, seen, row, target),
         "place": None,
         "requeue": {
-            "possible": bool(jobs.requeueable[row]) if _runs(job) else None,
+            "possible": not spared if _runs(job) else None,
+            "spared": spared or None,
+            "nobody_for_it": None,
             "mode": settings.requeue.mode,
             "batch": bool(raw.batch[at]),
             "slurm_requeue": bool(raw.requeue[at]),
@@ -137,11 +150,63 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
             "work_redone_s": kept["redone"],
         },
     }
+    if not _runs(job) and settings.requeue.mode == "on" and ledger_known["all"]:
+        job["requeue"]["nobody_for_it"] = nobody_for(
+            asked, row, startable=bool(jobs.can_start[row]), slurm_reason=raw.reason[at]
+        )
     if not _runs(job):
         rows = seen.observed.rows
         job["place"] = vars(place(case, row, peers(raw, rows, at), startable(raw, rows)))
-    job["answer"] = answer(job)
+    if not ledger_known["known"]:
+        _leave_out(job)
+    elif not ledger_known["all"] and job["place"] is not None:
+        job["place"]["startable_planned"] = None
+    job["answer"] = answer(job, settings.zone())
     return job
+
+
+def _ledger(seen: Look, number: int) -> dict[str, Any]:
+    """What is known of the job beside what Slurm shows; of all jobs; and why not."""
+    if not seen.unread and seen.exported is None:
+        return {"known": True, "all": True, "why": None}
+    why = seen.unread or "no ledger is here"
+    if seen.exported is not None:
+        why += "; what the daemon leaves for this account "
+        if number in seen.exported:
+            return {"known": True, "all": False, "why": f"{why}has this job, and no others'"}
+        why += "has no such job"
+    return {"known": False, "all": False, "why": why}
+
+
+def _leave_out(job: dict[str, Any]) -> None:
+    """What only the ledger tells, and may be told wrongly without it."""
+    job["first_submit_guessed"] = True
+    names = ("claim_unaccepted", "claim_changes", "claim_over_quota", "claim_lost")
+    job |= dict.fromkeys(names)
+    job["lever"] |= dict.fromkeys(("found", "set", "should_be"))
+    if job["lever"]["state"] != "left alone":
+        job["lever"] |= {"state": "not known", "because": None}
+    kept = ("by_us", "last", "others_requeued_for_it", "work_redone_s")
+    job["requeue"] |= dict.fromkeys(kept)
+    if job["place"] is not None:
+        job["place"]["startable_planned"] = None
+
+
+def _asked(seen: Look) -> Asked:
+    """What the planner is asked about requeues with."""
+    from tias_slurm.no_requeue import Asked
+
+    made, cycle = seen.seen, seen.cycle
+    return Asked(
+        cycle.controller.planner,
+        made.snapshot,
+        cycle.ledger.history(),
+        made.ranking,
+        made.barred,
+        made.plan,
+        seen.observed.may_not,
+        seen.observed.unsure_why,
+    )
 
 
 def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, Any]:
@@ -195,36 +260,6 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     }
 
 
-def answer(job: dict[str, Any]) -> str:
-    """Why the job waits, in one line."""
-    from tias_slurm.gpu_weights import spoken
-    from tias_slurm.levers import HOLD_REASON
-    from tias_slurm.notice_words import HARDLY_MET
-
-    name, lever = job["job"], job["lever"]
-    stands = f"level {job['level']} ({job['class']})"
-    if job["front"]["at_front"]:
-        stands = "at the front"
-    if _runs(job):
-        return f"{name} runs, {stands}"
-    reason, place = job["slurm_reason"], job["place"]
-    if lever["because"] == "held":
-        return f"{name} waits because it is held; nothing else counts before it is released"
-    if lever["now"] == "held" and lever["because"] == HOLD_REASON:
-        return (
-            f"{name} waits because it is {HOLD_REASON}; it is let go as soon as there is room in it; {stands}"
-        )
-    if lever["because"] in ("waits for what priority cannot give", "not eligible yet"):
-        return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
-    if not place["startable"]:
-        return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
-    n, gpus = place["startable"], spoken(place["gpus"], 0, place["weight"])
-    before = f"{n} job{'s' * (n > 1)} ({gpus}) stand{'s' * (n == 1)} before it in its partitions"
-    stands += ", ignored by order" if lever["because"] == "ignored" else ""
-    hopeless = f", as {HARDLY_MET}" if job["class"] == "hopeless" else ""
-    return f"{name} waits its turn: {before}; {stands}{hopeless}"
-
-
 def _value(value: float) -> float | str:
     from tias_slurm.levers import HELD
 
@@ -242,12 +277,17 @@ def _finite(value: float) -> float | None:
 def _gone(settings: Config, name: str, why: str, as_json: bool) -> None:
     """Say that no such job is there, and what the ledger remembers of it."""
     from tias_slurm.cli.history import recall, recollection
+    from tias_slurm.cli.look import unreadable
 
-    memory = recall(settings, int(name))[0] if name.isdecimal() else None
+    unread = unreadable(settings)
+    memory = recall(settings, int(name))[0] if name.isdecimal() and not unread else None
     if as_json:
-        typer.echo(json.dumps({"job": name, "answer": why, "remembered": memory}))
+        document = {"job": name, "answer": why, "remembered": memory, "ledger_unread": unread or None}
+        typer.echo(json.dumps(document))
         return
     typer.echo(why)
+    if unread:
+        typer.echo(f"What the ledger remembers of it is not told: {unread}.")
     if memory is not None:
         typer.echo(f"The ledger remembers: {recollection(memory, settings.zone())}.")
         typer.echo(f"What was done to it: tias-slurm history {name}")

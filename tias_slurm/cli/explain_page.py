@@ -11,6 +11,7 @@ from tias_slurm.cli.words import cell, console, grid, moment, service, span
 from tias_slurm.gpu_weights import spoken
 
 Rows = list[tuple[str, str]]
+MOST_UNITS = 4  # days to seconds
 
 
 def page(job: dict[str, Any], zone: ZoneInfo) -> None:
@@ -22,13 +23,24 @@ def page(job: dict[str, Any], zone: ZoneInfo) -> None:
     if "level" not in job:
         return
     out.print()
-    out.print(grid([*_who(job, zone), *_standing(job), *_claim(job, zone), *_shares(job), *_lever(job),
-                    *_place(job), *_requeue(job, zone)]))  # fmt: skip
+    rows = [*_ledger(job), *_who(job, zone), *_standing(job), *_claim(job, zone), *_shares(job)]
+    out.print(grid([*rows, *_lever(job), *_place(job), *_requeue(job, zone)]))
     coming = _coming(job)
     if coming:
         out.print()
         out.print(Text("What would change it", style="bold"))
         out.print(grid(coming))
+
+
+def _ledger(job: dict[str, Any]) -> Rows:
+    """What is not known here, before anything that may be wrong for it."""
+    ledger = job["ledger"]
+    if ledger["all"]:
+        return []
+    words = "what others have of the daemon, and what finished jobs taught, is not known"
+    if not ledger["known"]:
+        words = "first submit, service, deadline, value and requeues may be others than those shown"
+    return [("not known", f"{ledger['why']}: {words}")]
 
 
 def _who(job: dict[str, Any], zone: ZoneInfo) -> Rows:
@@ -117,11 +129,13 @@ def _shares(job: dict[str, Any]) -> Rows:
 def _lever(job: dict[str, Any]) -> Rows:
     lever = job["lever"]
     values = f"{lever['field']} {_value(lever['now'])}"
-    if lever["now"] != lever["found"] or lever["set"] is not None:
+    if lever["state"] == "not known":
+        return [("lever", f"{values}; what it should be is not known")]
+    if lever["found"] is not None and (lever["now"] != lever["found"] or lever["set"] is not None):
         values += f", found {_value(lever['found'])}"
     if lever["set"] is not None and lever["set"] != lever["now"]:
         values += f", set {_value(lever['set'])}"
-    if lever["should_be"] != lever["now"]:
+    if lever["should_be"] is not None and lever["should_be"] != lever["now"]:
         values += f", should be {_value(lever['should_be'])}"
     state = lever["state"] + (f" ({lever['because']})" if lever["because"] else "")
     strict = "" if lever["strict"] else "; levels are not strict here"
@@ -141,7 +155,7 @@ def _place(job: dict[str, Any]) -> Rows:
     words = f"{n} waiting job{'s' * (n != 1)} ({gpus}) before it in its partitions"
     if more:
         words += f", and {more} that cannot start"
-    if place["startable_planned"] != place["startable"]:
+    if place["startable_planned"] not in (None, place["startable"]):
         words += f"; {place['startable_planned']} after the next writes"
     return [("place", words), ("Slurm says", job["slurm_reason"])]
 
@@ -151,13 +165,10 @@ def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
     words = []
     if r["mode"] == "off":
         words.append("is off here")
-    elif r["possible"]:
-        words.append("may be requeued for others")
-        if r["run_s"] < r["min_run_s"]:
-            words.append(f"not in the first {span(r['min_run_s'])} of a run")
-    elif r["possible"] is False:
-        why = "no batch job" if not r["batch"] else "without consent, or left alone"
-        words.append(f"is not requeued for others: {why if r['slurm_requeue'] else 'Requeue=0'}")
+    elif r["mode"] == "slurm" and r["possible"] is None:
+        words.append("Slurm itself preempts here, by the places of jobs")
+    elif r["possible"] is not None:
+        words.append(_possible(job))
     if r["mode"] != "off" or r["by_us"]:
         saves = f"saves itself every {span(r['checkpoint_s'])}" if r["checkpoint_s"] else "saves nothing"
         words.append(saves)
@@ -167,13 +178,44 @@ def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         )
     if r["others_requeued_for_it"] is not None:
         words.append(f"others were requeued for it at {moment(r['others_requeued_for_it'], zone)}")
-    return [("requeue", "; ".join(words))]
+    rows = [("requeue", "; ".join(words))]
+    if (nobody := r["nobody_for_it"]) is not None:
+        rows.append(("others for it", _nobody(nobody, zone)))
+    return rows
+
+
+def _possible(job: dict[str, Any]) -> str:
+    r = job["requeue"]
+    if r["possible"]:
+        sure = "" if job["ledger"]["known"] else ", unless that was done too often already"
+        return f"may be requeued for others{sure}"
+    why = r["spared"]
+    if why.startswith("younger"):
+        why = f"not in the first {span(r['min_run_s'])} of a run"
+    return f"is not requeued for others: {why}"
+
+
+def _nobody(nobody: dict[str, Any], zone: ZoneInfo) -> str:
+    """Whether others are requeued for a waiting job, and why not."""
+    if nobody["planned"]:
+        n = nobody["planned"]
+        return f"{n} job{'s' * (n > 1)} to be requeued or warned for it in the next cycle"
+    words = f"nobody is requeued for it: {nobody['why']}"
+    if nobody["cool_down_until"] is not None:
+        words += f"; again from {moment(nobody['cool_down_until'], zone)} on"
+    worse = dict(nobody["worse"])
+    able = worse.pop("", 0)
+    if worse or able:
+        parts = [f"{able} may be requeued"] if able else []
+        parts += [f"{n} {why}" for why, n in sorted(worse.items(), key=lambda x: -x[1])]
+        words += f". Running jobs that stand worse: {', '.join(parts)}"
+    return words
 
 
 def _coming(job: dict[str, Any]) -> Rows:
     rows = []
-    for change in job["changes"]:
-        when = span(change["after_s"])
+    for at, change in enumerate(job["changes"]):
+        when = _when(job["changes"], at)
         if change["if_it"] == "waits":
             rows.append((f"in {when}", f"{change['text']}, if it still waits"))
         else:
@@ -181,3 +223,15 @@ def _coming(job: dict[str, Any]) -> Rows:
             rows.append((f"after {when} {more}of running", change["text"]))
     rows += [(name, f"level {v['level']} ({v['class']})") for name, v in job["what_if"].items()]
     return rows
+
+
+def _when(changes: list[dict[str, Any]], at: int) -> str:
+    """When a change comes: as finely as it takes to tell it from those beside it."""
+    mine = changes[at]
+    beside = [c for c in changes[max(0, at - 1) : at + 2] if c is not mine and c["if_it"] == mine["if_it"]]
+    units = 2
+    while units < MOST_UNITS and any(
+        span(c["after_s"], units) == span(mine["after_s"], units) for c in beside
+    ):
+        units += 1
+    return span(mine["after_s"], units)

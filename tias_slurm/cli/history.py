@@ -56,9 +56,10 @@ def history(
 
 def recall(config: Config, number: int) -> tuple[dict[str, float | None] | None, list[Entry]]:
     """What the ledger in use keeps of a job by its number (None: nothing), and what was done to it."""
-    from tias_slurm.cli.look import ledger_in_use
+    from tias_slurm.cli.look import ledger_in_use, need_ledger
     from tias_slurm.store import SqliteStore
 
+    need_ledger(config)
     path = ledger_in_use(config)
     if path is None:
         return None, []

@@ -14,7 +14,7 @@ from rich.text import Text
 from tias_slurm import logs
 from tias_slurm.audit import actions, reason
 from tias_slurm.cli.config_commands import JsonOption, PathOption
-from tias_slurm.cli.look import adapter_of, look
+from tias_slurm.cli.look import adapter_of, look, need_ledger
 from tias_slurm.config import load_config
 from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError, printable
@@ -74,6 +74,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     Example: tias-slurm plan
     """
     settings = load_config(config)
+    need_ledger(settings)
     seen = look(settings)
     snapshot, ranking, made = seen.seen.snapshot, seen.seen.ranking, seen.seen.plan
     rows: list[dict[str, Any]] = []

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass
 
 import numpy as np
 
+from tias_slurm import gains
 from tias_slurm.config import Config
 from tias_slurm.controller import Seen
+from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Bools, Snapshot
 from tias_slurm.live_cycle import LiveCycle
 from tias_slurm.planner import Plan
@@ -30,6 +33,10 @@ class Look:
     observed: Observed
     seen: Seen
     pinned: Bools  # (n,) jobs with an explicit priority of a person's; asked for only if wanted
+    unread: str  # why the ledger could not be read; "": it was, or there is none
+    exported: (
+        frozenset[int] | None
+    )  # jobs that are known all the same, from [daemon] user_export; None: no file
 
 
 class Frozen:
@@ -38,6 +45,7 @@ class Frozen:
     def __init__(self, path: str) -> None:
         self._store = SqliteStore(path, older="refuse")
         self.load, self.recall, self.get = self._store.load, self._store.recall, self._store.get
+        self.ask = self._store.ask
 
     def save(self, *_: object) -> None:
         """Keep nothing."""
@@ -57,6 +65,34 @@ def ledger_in_use(config: Config) -> str | None:
     return next((path for path in paths if os.path.exists(path)), None)
 
 
+def unreadable(config: Config) -> str:
+    """Why this account cannot read the ledger, in one line; "": it can, or there is none."""
+    directory = config.daemon.state_dir
+    try:
+        os.stat(directory)
+        closed = not os.access(directory, os.R_OK | os.X_OK)
+    except PermissionError:
+        closed = True
+    except OSError:
+        return ""
+    if not closed:
+        path = ledger_in_use(config)
+        # as the store opens it
+        if path is None or os.access(path, os.R_OK | os.W_OK):
+            return ""
+        directory = path
+    return f"this account may not read the ledger ({printable(directory, 300)})"
+
+
+def need_ledger(config: Config) -> None:
+    """Raises InputError where the ledger cannot be read, and nothing true could be said without it."""
+    if why := unreadable(config):
+        raise InputError(
+            f"{why}, without which nothing can be said here; use sudo or the daemon's account (for users "
+            "there is `tias-slurm explain`, with [daemon] user_export set by the site)"
+        )
+
+
 def adapter_of(config: Config) -> Adapter:
     """The way to Slurm that the settings want. Raises InputError, AdapterError."""
     d = config.daemon
@@ -71,11 +107,16 @@ def look(config: Config, *, pins: bool = False) -> Look:
 
     Raises InputError, AdapterError.
     """
+    unread = unreadable(config)
     adapter = adapter_of(config)
-    path = ledger_in_use(config)
+    path = None if unread else ledger_in_use(config)
     frozen: Frozen | UserStore | None = Frozen(path) if path is not None else None
+    exported = None
     if frozen is None and config.daemon.user_export:
         frozen = UserStore(config.daemon.user_export)
+        exported = frozen.jobs
+        if exported is None and os.path.isdir(config.daemon.user_export):
+            exported = frozenset()
     backfill = Backfill(config.daemon.rpc_timeout_s)
 
     def past(_: Snapshot) -> bool:
@@ -87,6 +128,8 @@ def look(config: Config, *, pins: bool = False) -> Look:
     try:
         cycle = LiveCycle(config, adapter, adapter.facts(), frozen, enforce=False, past=past)
         cycle.controller.only_looks = True
+        if isinstance(frozen, Frozen):
+            cycle.cluster.watch.resume(gains.watched(frozen, time.time()))
         cycle.controller.cycle()
         raw, observed = cycle.cluster.raw, cycle.cluster.observed
         assert raw is not None
@@ -101,4 +144,4 @@ def look(config: Config, *, pins: bool = False) -> Look:
     none = np.empty(0, dtype=np.int64)
     nothing = Plan(none, np.empty(0), np.empty(0), none, none, 0)
     seen = cycle.controller.seen or Seen(snapshot, known, ranking, nobody, nothing)
-    return Look(cycle, raw, observed, seen, pinned)
+    return Look(cycle, raw, observed, seen, pinned, unread, exported)

@@ -15,17 +15,17 @@ from tias_slurm.errors import printable
 _UNITS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
 
-def span(seconds: float) -> str:
-    """A duration in its two largest units: 3 h 20 min, 45 s."""
+def span(seconds: float, units: int = 2) -> str:
+    """A duration in its two (or so many) largest units: 3 h 20 min, 45 s."""
     rest = round(abs(seconds))
     parts: list[str] = []
     for unit, size in _UNITS:
         count, rest = divmod(rest, size)
         if count or parts:
             parts.append(f"{count} {unit}" if count else "")
-        if len(parts) == 2:
+        if len(parts) == units:
             break
-    sign = "-" if seconds < 0 else ""
+    sign = "-" if round(seconds) < 0 else ""
     return sign + (" ".join(filter(None, parts)) or "0 s")
 
 

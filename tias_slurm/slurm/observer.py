@@ -77,6 +77,11 @@ class Observed:
         by = int(self.barred_by[row])
         return list(self.barred)[by] if by >= 0 else ""
 
+    def may_not(self, row: int) -> str:
+        """Why the job of that row of the snapshot may not be requeued; "": it may."""
+        by = int(self.spared_by[row])
+        return SPARED[by] if by >= 0 else ""
+
 
 def observe(
     raw: RawTable,

@@ -1,0 +1,74 @@
+"""The first line of `explain`: why the job waits."""
+
+from __future__ import annotations
+
+from typing import Any
+from zoneinfo import ZoneInfo
+
+# what a job waits for that no place in the queue gives, in words; Slurm's word for it follows
+_WAITS_FOR = {
+    "Cleaning": "its last run is not cleaned up yet",
+    "NodeDown": "a node that it had or asked for is down",
+    "Prolog": "its prolog runs",
+}
+
+
+def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
+    """Why the job waits, in one line. `job`: what explain.describe made, but for this."""
+    from tias_slurm.gpu_weights import spoken
+    from tias_slurm.levers import HOLD_REASON
+    from tias_slurm.notice_words import HARDLY_MET
+    from tias_slurm.slurm.observer import nodes_in_doubt
+
+    name, lever, reason = job["job"], job["lever"], job["slurm_reason"]
+    stands = f"level {job['level']} ({job['class']})"
+    if job["front"]["at_front"]:
+        stands = "at the front"
+    if not job["ledger"]["known"]:
+        stands = f"as far as Slurm alone tells {stands}"
+    if job["state"] != "PENDING":
+        return f"{name} runs, {stands}"
+    place, because = job["place"], lever["because"]
+    if because == "held":
+        return f"{name} waits because it is held; nothing else counts before it is released"
+    if lever["now"] == "held" and because == HOLD_REASON:
+        return (
+            f"{name} waits because it is {HOLD_REASON}; it is let go as soon as there is room in it; {stands}"
+        )
+    if job["het_leader"]:
+        return (
+            f"{name} starts together with all of het job {job['het_leader']}, whose place is that of its "
+            f"first component: tias-slurm explain {job['het_leader']}"
+        )
+    if reason == "BeginTime":
+        return f"{name} {_begins(job, zone)}; {stands}"
+    if because in ("waits for what priority cannot give", "not eligible yet"):
+        return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
+    if reason in _WAITS_FOR:
+        return f"{name} waits since {_WAITS_FOR[reason]}: Slurm says {reason}; {stands}"
+    if nodes_in_doubt(reason) and not job["can_start"]:
+        return (
+            f"{name} waits for nodes that are down, drained, reserved or kept for others: Slurm says {reason}"
+            f"; {stands}"
+        )
+    if not place["startable"]:
+        if reason in ("None", ""):
+            return f"{name} is first in line; Slurm has not looked at it yet; {stands}"
+        return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
+    n, gpus = place["startable"], spoken(place["gpus"], 0, place["weight"])
+    before = f"{n} job{'s' * (n > 1)} ({gpus}) stand{'s' * (n == 1)} before it in its partitions"
+    stands += ", ignored by order" if because == "ignored" else ""
+    hopeless = f", as {HARDLY_MET}" if job["class"] == "hopeless" else ""
+    return f"{name} waits its turn: {before}; {stands}{hopeless}"
+
+
+def _begins(job: dict[str, Any], zone: ZoneInfo) -> str:
+    from tias_slurm.cli.words import moment
+
+    at = job["begins"]
+    when = "" if at is None else f" at {moment(at, zone)}"
+    if job["restarts"]:
+        return f"was requeued, and may start again{when or ' soon'}: until then it waits for no place"
+    if at is None:
+        return "waits for its begin time"
+    return f"waits for its begin time, {moment(at, zone)}: until then it waits for no place"
