@@ -15,7 +15,7 @@ from raw_queue import FACTS, NOW, Scripted, nodes, queue, running, waiting
 from test_live_nodes import EIGHT, asked
 
 from tias_slurm import daemon as module
-from tias_slurm import deeds, start
+from tias_slurm import deeds, schedule, start
 from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import FOUND, SET
@@ -425,20 +425,20 @@ class Asked:
 @pytest.mark.parametrize("reload", [True, False], ids=["a reload", "the lease was taken"])
 def test_a_cycle_is_asked_for_until_one_begins(desk, reload):
     daemon = desk.daemon(waiting(1))
-    daemon._scheduler = asked = Asked()
+    daemon._schedule._scheduler = asked = Asked()
     before = time.monotonic()
     if reload:
         daemon._on_reload()
     else:
-        daemon._wake()
+        daemon._schedule.wake()
     # who wakes it has other things to do
-    assert time.monotonic() - before < module.WAKE_S
+    assert time.monotonic() - before < schedule.WAKE_S
     while asked.times < 2:
         assert time.monotonic() - before < 20
         time.sleep(0.01)
     daemon.cycle()
     seen = asked.times
-    time.sleep(3 * module.WAKE_S)
+    time.sleep(3 * schedule.WAKE_S)
     assert asked.times <= seen + 1
 
 

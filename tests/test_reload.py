@@ -402,9 +402,10 @@ def test_guards_that_fail_later_raise_nobody(desk, guards, how):  # noqa: F811
         {"job_id": 20, "gpus": 8, "comment": "deadline=+3h"},
         {"job_id": 30, "gpus": 8, "comment": "deadline=+3h"},
     )
-    daemon = desk.daemon(both(), both(), later, facts=guards.facts)
+    daemon = desk.daemon(both(), facts=guards.facts)
     daemon.cycle()
     daemon.cycle()
+    daemon.adapter.queues[0] = later
     if how == "slurm.conf":
         daemon.adapter.said = facts(**{**PREEMPTS, "preempt_mode": "CANCEL"})
     else:

@@ -202,7 +202,7 @@ def test_a_reload_is_told_and_done_at_once(heard, desk, handlers, text, status):
     done = []
 
     def reload():
-        heard.wait(lambda: len(heard.values("READY")) == 1 and daemon._scheduler.running)
+        heard.wait(lambda: len(heard.values("READY")) == 1 and daemon._schedule.running)
         if text is not None:
             desk.path.write_text(text)
         began = time.monotonic()

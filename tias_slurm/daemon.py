@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import IO, Any
-
-from apscheduler.schedulers.blocking import BlockingScheduler
 
 from tias_slurm import hands, logs, reload, start, status, tally
 from tias_slurm.config import Config, load_config
@@ -32,6 +28,7 @@ from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
+from tias_slurm.schedule import Schedule
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
@@ -42,8 +39,6 @@ from tias_slurm.upkeep import Upkeep
 
 # the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
 CALLS_IN_ONE, SLACK_S = 4, 60.0
-# how soon a cycle that could not begin at once is asked for again, s
-WAKE_S = 0.25
 
 
 class Daemon:
@@ -53,9 +48,8 @@ class Daemon:
         self._path, self._overrides, self._log = config_path, overrides, log
         self.config: Config = load_config(config_path, overrides)
         self._reload = False
-        self._wanted = False  # somebody asks for a cycle now
         self._stop = False
-        self._scheduler: BlockingScheduler | None = None
+        self._schedule = Schedule(self._guarded)
         self._lock: IO[str] | None = None
         self.adapter: Adapter
         self.facts: SiteFacts
@@ -99,7 +93,12 @@ class Daemon:
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
         if c.lease_path:
             self._keeper = start.keeper(
-                self.config, self.facts.state_save_location, self._pulse, self._busy, self._log, self._wake
+                self.config,
+                self.facts.state_save_location,
+                self._pulse,
+                self._busy,
+                self._log,
+                self._schedule.wake,
             )
         else:
             self._take_over()
@@ -114,7 +113,7 @@ class Daemon:
         """Let go of everything; the lease last, when nothing of ours can be under way."""
         self.show.close()
         # a single cycle waits for its messages, up to a limit; the daemon's own wait for the next one
-        self._messenger.close(SLACK_S if self._scheduler is None else 0.0)
+        self._messenger.close(0.0 if self._schedule.began else SLACK_S)
         for part in ("adapter", "store"):
             if hasattr(self, part):
                 getattr(self, part).close()
@@ -238,7 +237,7 @@ class Daemon:
         """One pass. Never raises for what Slurm does or says. LedgerError if the ledger cannot be kept:
         nothing more is sent then."""
         with self._busy:
-            self._wanted = False
+            self._schedule.begins()
             if self._reload:
                 self._apply_reload()
             seen = self._one_cycle() if self._leads() else self._stand_by()
@@ -337,20 +336,8 @@ class Daemon:
 
     def run(self) -> None:
         """Cycle until SIGTERM or SIGINT; SIGHUP reads the settings again."""
-        scheduler = BlockingScheduler(timezone="UTC")
-        self._scheduler = scheduler
         c = self.config
-        scheduler.add_job(
-            self._guarded,
-            "interval",
-            id="cycle",
-            seconds=c.cycle.interval_s,
-            jitter=c.daemon.jitter_s or None,
-            # cycles never overlap, and missed ones are joined into one
-            max_instances=1,
-            coalesce=True,
-            misfire_grace_time=None,
-        )
+        self._schedule.set_up(c)
         for number, handler in (
             (signal.SIGTERM, self._on_stop),
             (signal.SIGINT, self._on_stop),
@@ -364,8 +351,7 @@ class Daemon:
             self._keeper.start()
         self._notifier.send("READY=1")
         self._guarded()
-        if not self._stop:
-            scheduler.start()
+        self._schedule.run()
         with self._busy:  # a cycle that is still at work ends first
             self._log.info("stopped")
         self._watchdog.stop()
@@ -375,8 +361,8 @@ class Daemon:
         try:
             if not self._stop:
                 self.cycle()
-            elif self._scheduler is not None and self._scheduler.running:
-                self._scheduler.shutdown(wait=False)  # the signal came just before it ran
+            else:
+                self._schedule.end()  # the signal came just before it ran
         except LedgerError as error:
             message = str(error)
             self._log.error("ledger", message=message)
@@ -400,28 +386,12 @@ class Daemon:
         if hasattr(self, "cluster"):
             self.cluster.stop = True
         self._notifier.stopping(CALLS_IN_ONE * self.config.daemon.rpc_timeout_s + SLACK_S)
-        if self._scheduler is not None and self._scheduler.running:
-            self._scheduler.shutdown(wait=False)
+        self._schedule.end()
 
     def _on_reload(self, *_: object) -> None:
         self._notifier.reloading()
         self._reload = True
-        self._wake()
-
-    def _wake(self) -> None:
-        """Have the next cycle at once, or as soon as the one at work has ended."""
-        self._wanted = True
-        # not in here: a signal may find the scheduler in the midst of what it would have to be told, and the
-        # keeper's thread has a lease to renew
-        threading.Thread(target=self._ask, daemon=True).start()
-
-    def _ask(self) -> None:
-        """The scheduler passes over what is asked of it while a cycle is at work: ask until one begins."""
-        while self._wanted and not self._stop:
-            if self._scheduler is not None and self._scheduler.running:
-                with contextlib.suppress(LookupError):
-                    self._scheduler.modify_job("cycle", next_run_time=datetime.now(UTC))
-            time.sleep(WAKE_S)
+        self._schedule.wake()
 
     def _apply_reload(self) -> None:
         """All or nothing: what cannot be used leaves all as it was."""
@@ -433,7 +403,7 @@ class Daemon:
 
     def _take(self, new: reload.Parts) -> None:
         """Go on with what was made for other settings. Nothing in here can be refused any more."""
-        old, self.config, self.facts = self.parts(), new.config, new.facts
+        old, self.config, self.facts = new.before or new, new.config, new.facts
         c, was = new.config.daemon, old.config.daemon
         if (c.log_format, c.log_level) != (was.log_format, was.log_level):
             logs.setup(c.log_format, c.log_level)
@@ -451,11 +421,5 @@ class Daemon:
         reload.let_go(old, new)
         self.show.open(new.config, self.adapter.name, self.facts, self._keeper)
         self.show.withdraw(old.config, new.config, users=new.store is not None)
-        if self._scheduler is not None:
-            self._scheduler.reschedule_job(
-                "cycle",
-                trigger="interval",
-                seconds=new.config.cycle.interval_s,
-                jitter=c.jitter_s or None,
-            )
+        self._schedule.change(new.config)
         self._tell_notes()

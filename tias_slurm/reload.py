@@ -42,6 +42,7 @@ class Parts:
     facts: SiteFacts
     store: SqliteStore | None  # None: the ledger is not open, another daemon leads; likewise `made`
     made: LiveCycle | None
+    before: Parts | None = None  # what these take the place of
     notes: list[tuple[str, dict[str, object]]] = field(default_factory=list)  # warnings for the log
 
 
@@ -113,7 +114,7 @@ def prepare(host: Host, keeper: Keeper | None, fresh: Config, undo: ExitStack) -
     for name, why in _IDENTITY.items():
         if getattr(old.daemon, name) != getattr(fresh.daemon, name):
             raise InputError(f"[daemon] {name} cannot change in a reload, for {why}")
-    new = Parts(fresh, now.adapter, now.facts, now.store, now.made)
+    new = Parts(fresh, now.adapter, now.facts, now.store, now.made, now)
     if _way(old) != _way(fresh):
         new.adapter, why = host.choose(fresh)
         if new.adapter is not now.adapter:
