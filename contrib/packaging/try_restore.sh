@@ -25,7 +25,7 @@ install() {
     install_settings
 }
 install_settings() {
-    printf '[daemon]\nmode = "enforce"\nbackend = "commands"\nstate_dir = "%s"\n[cycle]\ninterval_s = 1\n' "$state_dir" \
+    printf '[daemon]\nmode = "enforce"\nbackend = "commands"\nstate_dir = "%s"\n[cycle]\ninterval_s = 5\n' "$state_dir" \
         > /etc/tias-slurm/config.toml
 }
 
@@ -88,7 +88,9 @@ chmod 700 "$state_dir"
 rm -f /run/tias-slurm/status.json
 enforce slurm
 stop
-printf 'yes\n' | DEBIAN_FRONTEND=teletype script -qec "apt-get remove -qy tias-slurm" /tmp/said >/dev/null || { cat /tmp/said; fail "remove with restore"; }
+rm -f /tmp/said
+(until grep -q "yes/no" /tmp/said 2>/dev/null; do sleep 0.2; done; echo yes; sleep 3) |
+    DEBIAN_FRONTEND=teletype script -qefc "timeout 120 apt-get remove -qy tias-slurm" /tmp/said >/dev/null || { cat /tmp/said; fail "remove with restore"; }
 grep -q "Put back the values" /tmp/said || { cat /tmp/said; fail "nobody was asked"; }
 gone /usr/bin/tias-slurm
 users || { nices; cat /tmp/said; fail "values are not what they were"; }
