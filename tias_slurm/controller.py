@@ -51,12 +51,11 @@ def turned(snapshot: Snapshot, known: RankInput, ranking: Ranking) -> RankInput:
     """
     jobs = snapshot.jobs
     waits = jobs.state == PENDING
-    gpus = known.gpus if snapshot.allocated is None else np.where(waits, snapshot.allocated, known.gpus)
     lost = np.where(waits, 0.0, unsaved(jobs.run_time, jobs.checkpoint))
     return replace(
         known,
         running=waits | (known.running & known.late),
-        gpus=gpus,
+        gpus=known.gpus if snapshot.allocated is None else snapshot.allocated,
         executed=np.maximum(known.executed - lost, 0.0),
         slot=ranking.slot,
     )
@@ -121,10 +120,8 @@ class Controller:
         self.step("rank")
         ranking = self.policy.rank(snapshot.now, known, self.ledger.learner.survival())
         self.ledger.note(ranking)
-        if self.planner.compares(snapshot):
-            other = turned(snapshot, known, ranking)
-            levels = self.policy.rank(snapshot.now, other, self.ledger.learner.survival()).level
-            ranking = replace(ranking, turned=levels)
+        if self.planner.compares(snapshot) and (self.only_looks or not self.planner.waiting_only):
+            ranking = self._both_ways(snapshot, known, ranking)
         self.step("plan")
         barred = self.ledger.overridden(snapshot) | self.ledger.refused
         plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
@@ -132,6 +129,12 @@ class Controller:
             pinned = self.cluster.pinned(snapshot, self.ledger.found)
             if pinned[plan.write].any():
                 barred |= pinned
+                plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
+        if ranking.turned is None and (len(plan.victims) or len(plan.warn)):
+            # few cycles have others requeued: only then it matters how both would stand after it
+            both = self._both_ways(snapshot, known, ranking)
+            if self.planner.in_turn(snapshot, both, plan):
+                ranking = both
                 plan = self.planner.plan(snapshot, self.ledger.history(), ranking, barred)
         self.held_back = plan.held_back
         self.seen = Seen(snapshot, known, ranking, barred, plan)
@@ -151,3 +154,9 @@ class Controller:
             self.ledger.applied(Applied(np.empty(0, dtype=np.int64), plan.victims), snapshot.now)
             raise
         self.ledger.applied(applied, snapshot.now)
+
+    def _both_ways(self, snapshot: Snapshot, known: RankInput, ranking: Ranking) -> Ranking:
+        """The ranking, and how those that wait would stand if they ran, those that run if they waited."""
+        other = turned(snapshot, known, ranking)
+        levels = self.policy.rank(snapshot.now, other, self.ledger.learner.survival()).level
+        return replace(ranking, turned=levels)

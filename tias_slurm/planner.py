@@ -146,6 +146,12 @@ class Planner:
         level, turned = ranking.level, ranking.turned
         return np.where(runs, np.minimum(level, turned), np.maximum(level, turned - 1))
 
+    def in_turn(self, snapshot: Snapshot, ranking: Ranking, plan: Plan) -> bool:
+        """Whether a victim of the plan could have its beneficiary requeued in turn."""
+        level = self.preempts_by(snapshot, ranking)
+        rows, others = np.append(plan.victims, plan.warn), np.append(plan.beneficiaries, plan.warned_for)
+        return bool((level[others] >= level[rows]).any())
+
     def preemptible(self, snapshot: Snapshot, requeues: Floats | Ints, ranking: Ranking) -> Bools:
         """Running jobs that may be requeued for others. `requeues`: how often each was. Shapes (n,)."""
         jobs = snapshot.jobs
