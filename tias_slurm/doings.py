@@ -9,6 +9,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from tias_slurm import gains
 from tias_slurm.remembered import Memory
 from tias_slurm.replay.workload import weight_of
 from tias_slurm.store import Entry
@@ -62,20 +63,34 @@ def covered(tally: Tally, since: float, until: float) -> dict[str, Any]:
     }
 
 
-def doings(entries: Sequence[Entry], tally: Tally, jobs: Jobs, *, dry: bool) -> dict[str, Any]:
-    """The account as a document. `dry`: the ledger is one of a dry run, in which nothing was sent."""
+def doings(
+    entries: Sequence[Entry],
+    tally: Tally,
+    jobs: Jobs,
+    *,
+    dry: bool,
+    gained: Sequence[dict[str, Any] | None] = (),
+) -> dict[str, Any]:
+    """The account as a document. `dry`: the ledger is one of a dry run, in which nothing was sent. `gained`:
+    what each record bought, see gains.bought."""
     writes: dict[str, Counter[str]] = {}
     for e in entries:
         if e.action in LEVERS:
             writes.setdefault(e.action, Counter())[_result(e, dry)] += 1
     requeues = [e for e in entries if e.action == "requeue"]
+    sent = [
+        (e, what)
+        for e, what in zip(entries, gained or [None] * len(entries), strict=True)
+        if e.action == "requeue" and (dry or e.result in ("ok", None))
+    ]
     return {
         "records": len(entries),
         "writes": {lever: dict(found) for lever, found in writes.items()},
         "written_jobs": len({e.job_id for e in entries if e.action in LEVERS and e.result == "ok"}),
         "warnings": dict(Counter(_result(e, dry) for e in entries if e.action == "warn")),
         "requeues": dict(Counter(_result(e, dry) for e in requeues)),
-        **_requeued([e for e in requeues if dry or e.result in ("ok", None)], jobs, dry),
+        **_requeued([e for e, _ in sent], [what for _, what in sent], jobs, dry),
+        "bought": gains.summary([what for _, what in sent]),
         "claims_not_taken": dict(tally.claims),
         "most_at_once": {name: tally.most[name] for name in MOST},
     }
@@ -85,8 +100,10 @@ def _result(entry: Entry, dry: bool) -> str:
     return DRY if dry else entry.result or NOT_KNOWN
 
 
-def _requeued(entries: Sequence[Entry], jobs: Jobs, dry: bool) -> dict[str, Any]:
-    """Who was stopped, for whom, and what that cost."""
+def _requeued(
+    entries: Sequence[Entry], gained: Sequence[dict[str, Any] | None], jobs: Jobs, dry: bool
+) -> dict[str, Any]:
+    """Who was stopped, for whom, what that cost and what it bought."""
     lost = {} if dry else {job: jobs.lost_gpu_s(job) for job in {e.job_id for e in entries}}
     known = [value for value in lost.values() if value is not None]
     made = [
@@ -97,9 +114,10 @@ def _requeued(entries: Sequence[Entry], jobs: Jobs, dry: bool) -> dict[str, Any]
             **jobs.who(e.job_id),
             "for": {"job_id": int(e.new), **jobs.who(int(e.new))} if e.new is not None else None,
             "job_lost_gpu_hours": _hours(lost.get(e.job_id)),
+            "bought": what and {k: what[k] for k in ("became", "after_s", "ran_as", "met")},
             "reason": e.reason,
         }
-        for e in entries
+        for e, what in zip(entries, gained, strict=True)
     ]
     others = [m["for"] for m in made if m["for"] is not None]
     kinds = {True: "deadline", False: "no_deadline", None: "not_known"}

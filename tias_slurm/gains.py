@@ -5,12 +5,13 @@ A table of its own, so that the audit trail stays what was done, and when.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tias_slurm.slurm.live_requeue import Watched
 from tias_slurm.store import Entry, SqliteStore
 
+Span = Callable[[float], str]
 # a job that others were requeued for is watched for so long, also over restarts, s
 WATCH_S = 7 * 86_400.0
 WAITS, VAIN = "still waits", "in vain"
@@ -77,15 +78,18 @@ def bought(store: SqliteStore, entries: Sequence[Entry], now: float) -> list[dic
     )
     became = {(time, job): rest for time, job, *rest in rows}
     made: list[dict[str, Any] | None] = []
+    memory: dict[int, dict[str, float | None]] = {}
     for e in entries:
         if e.action != "requeue" or e.new is None:
             made.append(None)
             continue
         what, after_s, ran_as = became.get((e.time, e.job_id), (None, None, int(e.new)))
-        known = store.memory(ran_as) or {}
+        known = memory.setdefault(ran_as, {}) or store.memory(ran_as) or {}
+        memory[ran_as] = known
         due = known.get("claim")
-        made.append({"job_id": int(e.new), "ran_as": ran_as, "became": what, "after_s": after_s,
-                     "deadline": due, "met": _met(what, due, known.get("gone"), now)})  # fmt: skip
+        made.append({"job_id": int(e.new), "time": e.time, "ran_as": ran_as, "became": what,
+                     "after_s": after_s, "deadline": due,
+                     "met": _met(what, due, known.get("gone"), now)})  # fmt: skip
     return made
 
 
@@ -108,8 +112,38 @@ def for_job(store: SqliteStore, job_id: int) -> list[Entry]:
     return [Entry(*row) for row in rows]
 
 
-def words(what: dict[str, Any], span: Any) -> str:
-    """What a requeue bought, in a few words. `span`: durations for people."""
+def summary(gained: Sequence[dict[str, Any] | None]) -> dict[str, Any]:
+    """What requeues bought in all, ready for JSON: jobs that others were requeued for, once each and time of
+    a requeue; how many started, and after how long (median, s); met and missed deadlines of those."""
+    found = {(g["job_id"], g["time"]): g for g in gained if g is not None}.values()
+    jobs = {g["ran_as"]: g["met"] for g in found}.values()
+    after = sorted(g["after_s"] for g in found if g["became"] == "started" and g["after_s"] is not None)
+    return {
+        "times": len(found),
+        "started": sum(g["became"] == "started" for g in found),
+        "never": sum(g["became"] in ("left", VAIN) for g in found),
+        "after_s_median": after[len(after) // 2] if after else None,
+        "deadlines_met": sum(met is True for met in jobs),
+        "deadlines_missed": sum(met is False for met in jobs),
+    }
+
+
+def summary_words(bought: dict[str, Any], span: Span) -> str:
+    """The same, to follow how many requeues there were; `span`: durations for people."""
+    if not bought["times"]:
+        return ""
+    text = f", {bought['times']} times for a job: {bought['started']} times it started"
+    if bought["after_s_median"] is not None:
+        text += f" (median {span(bought['after_s_median'])} later)"
+    if bought["never"]:
+        text += f", {bought['never']} times it never did"
+    if bought["deadlines_met"] or bought["deadlines_missed"]:
+        text += f"; of their deadlines {bought['deadlines_met']} met, {bought['deadlines_missed']} missed"
+    return text
+
+
+def words(what: dict[str, Any], span: Span) -> str:
+    """What a requeue bought, in a few words. `span`: as above."""
     name = f"job {what['job_id']}"
     if what["ran_as"] != what["job_id"]:
         name += f" (as {what['ran_as']})"

@@ -147,6 +147,12 @@ class Ledger:
         return np.isfinite(self._table[:, REFUSED])
 
     @property
+    def uncounted(self) -> Floats:
+        """Deadlines of jobs whose account is over its quota, NaN: none. Shape (n,)."""
+        t = self._table
+        return np.where(t[:, COUNTS] > 0, np.nan, t[:, CLAIM])
+
+    @property
     def unseen(self) -> Bools:
         """Jobs with runs that we did not see: from before the daemon, or while it was away."""
         return np.asarray(self._table[:, UNSEEN] > 0, dtype=np.bool_)

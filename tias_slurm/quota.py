@@ -35,6 +35,7 @@ class Buckets:
     settings: Settings
     used: dict[str, float] = field(default_factory=dict)
     at: float = np.nan  # when it was last looked at, epoch s
+    sizes: dict[str, float] = field(default_factory=dict)  # of the buckets of accounts at the last look
 
     def rates(self, names: Sequence[str], capacity: float) -> dict[str, float]:
         """How fast the buckets of accounts fill, GPU-seconds a second.
@@ -77,11 +78,13 @@ class Buckets:
                 self.used[name] = max(self.used.get(name, 0.0), 0.0) + gpu_s
         self.used = {name: used for name, used in self.used.items() if used > 0.0}
         burst = self.settings.burst_s
+        self.sizes = {name: rate * burst for name, rate in rates.items()}
         return np.array([rates[n] * burst - self.used.get(n, 0.0) for n in names], dtype=np.float64)
 
     def dumps(self) -> str:
         """What a store has to keep, as text."""
-        return json.dumps({"at": self.at if np.isfinite(self.at) else None, "used": self.used})
+        at = self.at if np.isfinite(self.at) else None
+        return json.dumps({"at": at, "used": self.used, "sizes": self.sizes})
 
     def loads(self, text: str) -> None:
         """Take back what `dumps` gave. What is not of that form is passed over."""
@@ -93,6 +96,17 @@ class Buckets:
             return
         if all(np.isfinite(gpu_s) and gpu_s > 0.0 for gpu_s in used.values()):
             self.at, self.used = at, used
+
+
+def left(text: str) -> dict[str, tuple[float, float]]:
+    """What is left of each account's bucket by what `dumps` gave, and how much it holds, GPU-seconds."""
+    try:
+        kept = json.loads(text or "{}")
+        used = kept.get("used", {})
+        sizes = {str(name): float(size) for name, size in kept.get("sizes", {}).items()}
+        return {name: (size - float(used.get(name, 0.0)), size) for name, size in sizes.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def covered(left: Floats, account: Ints, gpus: Floats, order: Ints, reserve_s: float) -> Bools:

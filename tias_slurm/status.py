@@ -5,13 +5,14 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from tias_slurm import hands
 from tias_slurm.errors import InputError
-from tias_slurm.jobs import PENDING, Bools, Ints, RankInput, Snapshot
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints, RankInput, Snapshot
 from tias_slurm.levers import HELD
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import CLASSES, Tias
@@ -31,8 +32,19 @@ def queues(policy: Tias, ranking: Ranking) -> Ints:
     return np.asarray(queue, dtype=np.int64)
 
 
-def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy: Tias) -> dict[str, Any]:
-    """Counts only: nothing in it names a job, a user or an account."""
+def queue_summary(
+    snapshot: Snapshot,
+    known: RankInput,
+    ranking: Ranking,
+    policy: Tias,
+    uncounted: Floats | None = None,
+    survival: Floats | None = None,
+) -> dict[str, Any]:
+    """Counts only: nothing in it names a job, a user or an account.
+
+    `uncounted`, (n,): deadlines that do not count for want of a quota, NaN: none; None: there are none. How
+    these stand is counted as well: the policy is asked again. `survival`: as was ranked by.
+    """
     waits = snapshot.jobs.state == PENDING
     gpus, weight, capacity = snapshot.jobs.gpus, snapshot.jobs.weight, known.capacity
     kinds, queue = policy.classes(ranking), queues(policy, ranking)
@@ -48,7 +60,12 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
     ]
     claims = np.zeros(len(waits), dtype=np.bool_)
     overdue, hopeless, risky = claims.copy(), claims.copy(), claims.copy()
-    if t := ranking.terms:
+    over = claims if uncounted is None else np.isfinite(uncounted)
+    t = ranking.terms
+    if uncounted is not None and survival is not None and over.any():
+        counted = replace(known, deadline=np.where(over, uncounted, known.deadline))
+        t = policy.rank(snapshot.now, counted, survival).terms
+    if t:
         rows = t["rows"]
         claims[rows] = True
         overdue[rows], hopeless[rows] = t["overdue"], t["hopeless"]
@@ -72,6 +89,7 @@ def queue_summary(snapshot: Snapshot, known: RankInput, ranking: Ranking, policy
             "impossible": _both(waits, snapshot, hopeless),
             "missed": _both(waits, snapshot, overdue),
         },
+        "over_quota": _both(waits, snapshot, over),
         "slots": {
             "jobs": int(ranking.slot.sum()),
             "gpus": slot_gpus,

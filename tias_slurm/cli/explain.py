@@ -280,7 +280,7 @@ def _gone(settings: Config, name: str, why: str, as_json: bool) -> None:
     from tias_slurm.cli.look import unreadable
 
     unread = unreadable(settings)
-    memory = recall(settings, int(name))[0] if name.isdecimal() and not unread else None
+    memory = recall(settings, int(name)).memory if name.isdecimal() and not unread else None
     if as_json:
         document = {"job": name, "answer": why, "remembered": memory, "ledger_unread": unread or None}
         typer.echo(json.dumps(document))

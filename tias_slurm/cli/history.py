@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -39,33 +41,56 @@ def history(
     name = hands.job_name(job)
     settings = load_config(config)
     number = int(name) if name.isdecimal() else _number(settings, name)
-    memory, entries = recall(settings, number)
+    known = recall(settings, number)
     messages = told(settings, number, words=not anonymise)
     if anonymise:
-        entries = Names().entries(entries)
+        known = replace(known, entries=Names().entries(known.entries))
     if as_json:
-        typer.echo(json.dumps({"job_id": number, "remembered": memory, "actions": [
+        typer.echo(json.dumps({"job_id": number, "remembered": known.memory, "actions": [
             {k: getattr(e, k) for k in ("time", "action", "old", "new", "reason", "result", "message")}
-            for e in entries
-        ], "messages": messages}))  # fmt: skip
+            | ({"bought": what} if what else {})
+            for e, what in zip(known.entries, known.bought, strict=True)
+        ], "made_room": known.made_room, "messages": messages}))  # fmt: skip
     else:
-        _show(number, memory, entries, messages, settings.zone())
-    if memory is None and not entries and not messages:
+        _show(number, known, messages, settings.zone())
+    if known.memory is None and not known.done and not messages:
         raise typer.Exit(NO_SUCH_JOB)
 
 
-def recall(config: Config, number: int) -> tuple[dict[str, float | None] | None, list[Entry]]:
-    """What the ledger in use keeps of a job by its number (None: nothing), and what was done to it."""
+@dataclass(frozen=True)
+class Recalled:
+    """What the ledger tells of one job."""
+
+    memory: dict[str, float | None] | None = None  # what is kept of it; None: nothing
+    entries: list[Entry] = field(default_factory=list)  # what was done to it
+    bought: list[dict[str, Any] | None] = field(default_factory=list)  # by each of these, see gains.bought
+    made_room: list[dict[str, Any]] = field(default_factory=list)  # the same of jobs requeued for it
+
+    @property
+    def done(self) -> bool:
+        """Whether there is anything to tell."""
+        return bool(self.entries or self.made_room)
+
+
+def recall(config: Config, number: int) -> Recalled:
+    """What the ledger in use keeps of a job by its number. Raises InputError if it may not be read."""
+    from tias_slurm import gains
     from tias_slurm.cli.look import ledger_in_use, need_ledger
     from tias_slurm.store import SqliteStore
 
     need_ledger(config)
     path = ledger_in_use(config)
     if path is None:
-        return None, []
-    store = SqliteStore(path, older="refuse")
+        return Recalled()
+    store, now = SqliteStore(path, older="refuse"), time.time()
     try:
-        return store.memory(number), store.history(number)
+        entries, others = store.history(number), gains.for_job(store, number)
+        made_room = [
+            {"requeued": e.job_id, **what}
+            for e, what in zip(others, gains.bought(store, others, now), strict=True)
+            if what is not None
+        ]
+        return Recalled(store.memory(number), entries, gains.bought(store, entries, now), made_room)
     finally:
         store.close()
 
@@ -101,42 +126,52 @@ def _number(config: Config, name: str) -> int:
     return int(raw.job_id[at])
 
 
-def _show(
-    number: int,
-    memory: dict[str, Any] | None,
-    entries: list[Entry],
-    messages: list[dict[str, Any]],
-    zone: ZoneInfo,
-) -> None:
+def _show(number: int, known: Recalled, messages: list[dict[str, Any]], zone: ZoneInfo) -> None:
     from rich.table import Table
     from rich.text import Text
 
     from tias_slurm.cli.messages import line
     from tias_slurm.cli.words import cell, console, moment
-    from tias_slurm.levers import shown
 
-    out = console()
+    out, memory = console(), known.memory
     if memory is None:
-        out.print(
-            Text(f"The ledger knows nothing of job {number}" + (" but this:" if entries or messages else "."))
-        )
+        more = " but this:" if known.done or messages else "."
+        out.print(Text(f"The ledger knows nothing of job {number}{more}"))
     else:
         out.print(Text(f"Job {number}: {recollection(memory, zone)}."))
-    if not entries and not messages:
+    if not known.done and not messages:
         out.print("Nothing was done to it." if memory is not None else "")
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("time", "action", "from", "to", "result"):
         table.add_column(heading, no_wrap=True)
     table.add_column("reason, and what Slurm said", overflow="fold")
-    for e in entries:
-        values = ("", "") if e.action in ("requeue", "warn") else (e.old, e.new)
-        old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
-        words = f"{e.reason}: {e.message}" if e.message else e.reason
-        table.add_row(*map(cell, (moment(e.time, zone), e.action, old, new, e.result or "not known", words)))
+    rows = _rows(known)
+    for at, *words in rows:
+        table.add_row(*map(cell, (moment(at, zone), *words)))
     for m in messages:
         became, text = line(m)
         table.add_row(
             *map(cell, (moment(m["taken_up"] or m["time"], zone), "notify", "", "", became)), cell(text, 1000)
         )
     out.print(table)
+
+
+def _rows(known: Recalled) -> list[tuple[Any, ...]]:
+    """Time, action, from, to, result and words of all that was done to the job, and for it."""
+    from tias_slurm import gains
+    from tias_slurm.cli.words import span
+    from tias_slurm.levers import shown
+
+    rows: list[tuple[Any, ...]] = []
+    for e, what in zip(known.entries, known.bought, strict=True):
+        values = ("", "") if e.action in ("requeue", "warn") else (e.old, e.new)
+        old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
+        words = f"{e.reason}: {e.message}" if e.message else e.reason
+        if what is not None and e.result in (None, "ok"):
+            words += f"; {gains.words(what, span)}"
+        rows.append((e.time, e.action, old, new, e.result or "not known", words))
+    for what in known.made_room:
+        words = f"job {what['requeued']} was requeued for it: {gains.words(what, span)}"
+        rows.append((what["time"], "made room", "", "", what["became"] or "not known", words))
+    return sorted(rows, key=lambda row: row[0])

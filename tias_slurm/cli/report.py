@@ -134,7 +134,7 @@ def moment(option: str, text: str, zone: ZoneInfo, origin: float) -> float:
 
 def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[str, Any]:
     """The whole report as a document, times in epoch s. Raises InputError, AdapterError."""
-    from tias_slurm import remembered
+    from tias_slurm import gains, remembered
     from tias_slurm.doings import Jobs, covered, doings
     from tias_slurm.ledger_trim import DROPPED, dropped
     from tias_slurm.replay.claims import find_deadlines
@@ -151,6 +151,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
         entries, tally = _records(store, since, until)
         lacks = _lacks(settings, since, dropped(store.get(DROPPED)))
         memory = remembered.recall(store, work.jobs)
+        gained = None if dry else gains.bought(store, entries, time.time())
     learned = remembered.take_times(work.jobs, memory)
     found = find_deadlines(work, settings, settings.zone())
     learned = remembered.take_claims(work.jobs, memory, learned)
@@ -166,7 +167,7 @@ def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[
             "on_record": on_record,
             "lacks": lacks,
             **covered(tally, since, until),
-            **doings(entries, tally, Jobs(work.jobs, memory), dry=dry),
+            **doings(entries, tally, Jobs(work.jobs, memory), dry=dry, gained=gained or ()),
         },
         "history": {
             "jobs": len(work.jobs),

@@ -10,7 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tias_slurm.cli.words import cell, console, grid, moment
+from tias_slurm.cli.words import cell, console, grid, moment, span
+from tias_slurm.gains import summary_words
 from tias_slurm.replay.wording import amount, count, duration, percent, plural, top, unique
 from tias_slurm.worth import LIFE, WITHOUT
 
@@ -22,8 +23,8 @@ Rows = list[tuple[str, str]]
 def page(document: dict[str, Any], zone: ZoneInfo) -> None:
     """Print what cli.report.gather made."""
     out = console()
-    span = f"{moment(document['since'], zone)} to {moment(document['until'], zone)}"
-    out.print(Text(f"From {span} ({zone.key})", style="bold"))
+    dates = f"{moment(document['since'], zone)} to {moment(document['until'], zone)}"
+    out.print(Text(f"From {dates} ({zone.key})", style="bold"))
     _head(out, "What was done" if not document["dry_run"] else "What would have been done")
     out.print(grid(_done(document)))
     if document["done"]["requeue_list"]:
@@ -94,6 +95,8 @@ def _requeued(d: Mapping[str, Any], dry: bool) -> Rows:
         if d["lost_not_known_jobs"]:
             lost += f"; of {plural(d['lost_not_known_jobs'], 'job')} it is not known"
         rows.append(("work done again", lost))
+    if words := summary_words(d["bought"], span):
+        rows.append(("bought", words.removeprefix(", ")))
     whom = d["for_whom"]
     words = f"{plural(whom['jobs'], 'job')}: {count(whom['deadline'])} times one with a deadline"
     words += f", {count(whom['no_deadline'])} times one without"
@@ -108,7 +111,7 @@ def _requeued(d: Mapping[str, Any], dry: bool) -> Rows:
 def _requeues(d: Mapping[str, Any], zone: ZoneInfo) -> Table:
     made = d["requeue_list"]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    for heading in ("requeued", "job", "user", "GPUs", "for", "user", "deadline", "result"):
+    for heading in ("requeued", "job", "user", "GPUs", "for", "user", "deadline", "result", "bought"):
         table.add_column(heading)
     for m in made[-_MOST_REQUEUES:]:
         other = m["for"] or {"job": "-", "user": None, "deadline": None}
@@ -116,11 +119,20 @@ def _requeues(d: Mapping[str, Any], zone: ZoneInfo) -> Table:
         words = (
             moment(m["time"], zone), m["job"], m["user"] or "?", m["gpus"] if m["gpus"] is not None else "?",
             other["job"], other["user"] or "?", due, m["result"],
+            _bought(m["bought"]),
         )  # fmt: skip
         table.add_row(*(cell(word, 40) for word in words))
     if len(made) > _MOST_REQUEUES:
         table.caption = f"the last {_MOST_REQUEUES} of {len(made)}; --json has all"
     return table
+
+
+def _bought(what: Mapping[str, Any] | None) -> str:
+    if what is None or what["became"] is None:
+        return "-" if what is None else "not known"
+    after = f" after {span(what['after_s'])}" if what["became"] == "started" else ""
+    met = {True: ", in time", False: ", too late", None: ""}[what["met"]]
+    return f"{what['became']}{after}{met}"
 
 
 def _outcome(document: dict[str, Any]) -> Rows:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from tias_slurm.policy.learning import Learner
 
 WatchOption = Annotated[bool, typer.Option("--watch", help="Show it again and again until Ctrl-C.")]
-HOUR_S = 3600.0
 WEEK_S = 7 * 86_400.0
 # a daemon that has had no good cycle for so many intervals needs a look
 LATE_INTERVALS = 3
@@ -116,13 +115,15 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
         "time": time.time(),
         "daemon": daemon,
         "queue": queue,
-        **_ledger(settings, daemon["mode"] or settings.daemon.mode, left.get("max_writes")),
+        **_ledger(settings, daemon["mode"] or settings.daemon.mode, left, names),
     }
 
 
-def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, Any]:
-    """What the ledger of a mode tells: budgets, requeues, what was learned."""
+def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | None) -> dict[str, Any]:
+    """What the ledger of a mode tells: budgets, requeues, what was learned. `left`: see budgets."""
+    from tias_slurm import gains
     from tias_slurm.assemble import learning
+    from tias_slurm.cli.budgets import budgets
     from tias_slurm.cli.messages import summary
     from tias_slurm.ledger_trim import DROPPED, dropped
     from tias_slurm.policy.learning import Learner
@@ -131,12 +132,13 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
 
     path = ledger_path(settings, mode)
     if not os.path.exists(path):
-        names = ("budgets", "requeues", "learned", "ended_7d", "ledger", "notify")
-        return dict.fromkeys(names)
+        return dict.fromkeys(("budgets", "requeues", "learned", "ended_7d", "ledger", "notify"))
     now = time.time()
     store = SqliteStore(path, older="refuse")
     try:
         week = [e for e in store.actions("requeue", now - WEEK_S) if e.result in (None, "ok")]
+        gained = gains.bought(store, week, now)
+        left_of = budgets(settings, store, left, now, names)
         lost = {e.job_id: store.memory(e.job_id) or {} for e in week[-20:]}
         _, _, counts = store.load()
         learned = store.get("learned") or ""
@@ -146,23 +148,18 @@ def _ledger(settings: Config, mode: str, max_writes: int | None) -> dict[str, An
         notify = summary(store, settings.notify.how, now)
     finally:
         store.close()
-    hour = sum(e.time > now - HOUR_S for e in week)
-    most = settings.requeue.max_per_hour
     learner = Learner(learning(settings), counts)
     learner.loads(learned)
     return {
-        "budgets": {
-            "writes_per_cycle": max_writes or settings.planner.max_writes_per_cycle,
-            "requeue_mode": settings.requeue.mode,
-            "requeued_this_hour": hour,
-            "requeues_left_this_hour": None if most is None else max(0, most - hour),
-        },
+        "budgets": left_of,
         "requeues": {
             "week": len(week),
+            "bought": gains.summary(gained),
             "last": [
                 {"time": e.time, "job_id": e.job_id, "reason": e.reason, "result": e.result,
-                 "times": lost[e.job_id].get("requeues"), "work_redone_s": lost[e.job_id].get("redone")}
-                for e in week[-20:]
+                 "times": lost[e.job_id].get("requeues"), "work_redone_s": lost[e.job_id].get("redone"),
+                 "for": what}
+                for e, what in zip(week[-20:], gained[-20:], strict=True)
             ],
         },
         "learned": _learned(learner, settings),

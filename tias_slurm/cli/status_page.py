@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from tias_slurm import gains
+from tias_slurm.cli.budgets import rows as budget_rows
 from tias_slurm.cli.messages import status_line
 from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
@@ -125,6 +127,9 @@ def _queue(queue: dict[str, Any]) -> Rows:
         f"{name.replace('_', ' ')} {v['waiting'] + v['running']} ({v['waiting']} waiting)"
         for name, v in d.items()
     ]
+    over = queue.get("over_quota")  # a daemon of an older version does not say
+    if over and (n := over["waiting"] + over["running"]):
+        words.append(f"over quota {n} of these ({over['waiting']} waiting), which do not count")
     rows: Rows = [("deadlines", ", ".join(words))]
     slots, front = queue["slots"], queue["front"]
     if slots["most"] > 0:
@@ -162,19 +167,15 @@ def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
             )
         )
     if budgets:
-        words = f"{budgets['writes_per_cycle']} writes a cycle; requeue {budgets['requeue_mode']}"
-        if budgets["requeue_mode"] != "off" or budgets["requeued_this_hour"]:
-            left = budgets["requeues_left_this_hour"]
-            words += f", {budgets['requeued_this_hour']} in the last hour"
-            words += f", {left} left" if left is not None else ", no limit"
-        rows.append(("budgets", words))
+        rows += budget_rows(budgets)
     if requeues and requeues["week"]:
-        rows.append(("requeues", f"{requeues['week']} in 7 days"))
+        bought = gains.summary_words(requeues["bought"], span)
+        rows.append(("requeues", f"{requeues['week']} in 7 days{bought}"))
         for r in requeues["last"][-5:]:
             redone = f"; {span(r['work_redone_s'])} redone so far" if r["work_redone_s"] else ""
-            rows.append(
-                ("", f"{moment(r['time'], zone)} job {r['job_id']}: {printable(r['reason'], 120)}{redone}")
-            )
+            what = f"; {gains.words(r['for'], span)}" if r["for"] else ""
+            words = f"{moment(r['time'], zone)} job {r['job_id']}: {printable(r['reason'], 120)}"
+            rows.append(("", words + redone + what))
     if learned:
         total = sum(c["jobs"] for c in learned["classes"])
         if not total:

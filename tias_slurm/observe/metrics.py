@@ -46,6 +46,7 @@ class Metrics:
         self._interval = gauge("interval_seconds", "Seconds from one cycle to the next, as set.")
         self._jobs = gauge("jobs", "GPU jobs by class and state.", "class", "state")
         self._deadlines = gauge("deadline_jobs", "Jobs with a deadline, by how it stands.", "standing")
+        self._over_quota = gauge("over_quota_jobs", "Of these jobs, those whose deadline does not count.")
         self._overridden = gauge("overridden_jobs", "Jobs whose value a person has changed.")
         self._writes = counter("writes", "Writes of jobs by lever and result.", "lever", "result")
         self._requeues = counter("requeues", "Requeues of running jobs by result.", "result")
@@ -104,6 +105,7 @@ class Metrics:
         for standing in STANDINGS:
             both = queue["deadlines"][standing]
             self._deadlines.labels(standing).set(both["waiting"] + both["running"])
+        self._over_quota.set(queue["over_quota"]["waiting"] + queue["over_quota"]["running"])
         self._overridden.set(overridden)
         self._held_back.set(held_back)
 

@@ -198,14 +198,17 @@ class Show:
         snapshot = None
         if cycle.result == "ok":
             snapshot, known, ranking = made.controller.standing()
-            queue = status.queue_summary(snapshot, known, ranking, made.policy)
+            ledger = made.ledger
+            claims, survival = ledger.uncounted, ledger.learner.survival()
+            queue = status.queue_summary(snapshot, known, ranking, made.policy, claims, survival)
             queue |= {
                 "overridden": cycle.overridden,
                 "refused_writes": cycle.refused,
                 "left_alone": cycle.barred,
             }
             queue["refused_claims"] = dict(made.cluster.refused_now())
-            self._left |= {"queue": queue, "last_ok": now}
+            budgets = _left_of_budgets(config, made, cycle)
+            self._left |= {"queue": queue, "last_ok": now, "writes_left": int(budgets["writes_per_cycle"])}
         self._left |= {
             "time": now,
             "strict": made.lever.strict,
@@ -222,7 +225,7 @@ class Show:
             self._metrics.silenced(cycle.paused, bool(made.cluster.no_rights))
             if cycle.result == "ok":
                 self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
-                self._metrics.budgets(_left_of_budgets(config, made, cycle))
+                self._metrics.budgets(budgets)
         self._leave(config)
         if config.daemon.user_export and snapshot is not None:
             ids, table = made.ledger.table
