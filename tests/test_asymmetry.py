@@ -16,18 +16,19 @@ from tias_slurm.slurm.live import Partition, Reservation
 
 DOWN = "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
 STEP_S = 5.0
+WEIGHTS = {"a100": 1.0, "h100": 6.0}
 
 
 class Pair:
     """Two jobs that want the same node of eight GPUs; whoever is requeued waits for it again."""
 
-    def __init__(self, jobs, *, weights=None, types="", **policy):
+    def __init__(self, jobs, *, weights=None, types="", ran=5000.0, **policy):
         made = config(
             requeue={"mode": "on", "min_run_s": 1, "cooldown_s": 0.0}, policy=policy,
             gpus={"weights": weights or {}}, deadlines={"max_window_s": 1e9},
         )  # fmt: skip
-        self.jobs, self.now = jobs, NOW
-        self.starts, self.waits_since, self.restarts = {1: NOW - 5000}, {}, {1: 0, 2: 0}
+        self.jobs, self.now, self.types = jobs, NOW, types
+        self.starts, self.waits_since, self.restarts = {1: NOW - ran}, {}, {1: 0, 2: 0}
         busy = {"gpus_used": 8, "cpus_used": 16, "gpu_types": types}
         self.world = Requeueing(queue(), settings=made, place=nodes(busy))
         self.world.adapter.asked = {
@@ -48,7 +49,8 @@ class Pair:
             if job in self.starts:
                 # a second one beside it fills the node, which nobody may take
                 held = 8 if said["exclusive"] else said["gpus"]
-                rows.append(running(**fixed | {"gpus": held, "start": self.starts[job], "node_list": "n1"}))
+                place = {"start": self.starts[job], "node_list": "n1", "gpu_type": self.types}
+                rows.append(running(**fixed | place | {"gpus": held}))
             else:
                 rows.append({**fixed, "reason": "Resources"})
         return queue(*rows, time=self.now)
@@ -83,21 +85,19 @@ SAYS = st.fixed_dictionaries({
 
 
 @pytest.mark.parametrize("preset", sorted(PRESETS))
-def test_no_pair_of_jobs_requeues_each_other_in_turn(preset):
+@pytest.mark.parametrize("more", [{}, {"weights": WEIGHTS, "types": "h100"}], ids=["plain", "weights"])
+def test_no_pair_of_jobs_requeues_each_other_in_turn(preset, more):
     seen = []
 
-    @given(SAYS, SAYS)
+    @given(SAYS, SAYS, st.sampled_from([20.0, 600.0, 5000.0, 19_000.0]))
     @settings(max_examples=80, deadline=None)
-    def check(first, second):
-        swaps = Pair({1: first, 2: second}, preset=preset).swaps(6)
+    def check(first, second, ran):
+        swaps = Pair({1: first, 2: second}, preset=preset, ran=ran, **more).swaps(6)
         seen.append(swaps)
         assert swaps <= 1
 
     check()
     assert 1 in seen  # some do preempt
-
-
-WEIGHTS = {"a100": 1.0, "h100": 6.0}
 
 
 def test_the_pair_that_did():
@@ -108,6 +108,25 @@ def test_the_pair_that_did():
     assert pair.swaps(8) <= 1
     weight = pair.world.cluster.observed.snapshot.jobs.weight
     assert weight.tolist() == [8.0, 8.0]
+
+
+def test_a_pair_of_which_the_gpus_weigh_more_than_it_asks_for():
+    """It waits with eight GPUs of an open type, and runs with eight that count six each."""
+    first = {"gpus": 8, "exclusive": False, "comment": "requeue=yes"}
+    second = {**first, "comment": "requeue=yes deadline=+20h"}
+    # of 28,800 GPU-seconds of service either way
+    plain = Pair({1: first, 2: second}, weights=WEIGHTS, types="a100", ran=3600.0)
+    heavy = Pair({1: first, 2: second}, weights=WEIGHTS, types="h100", ran=600.0)
+    assert (plain.swaps(6), heavy.swaps(6)) == (1, 0)
+
+
+def test_service_counts_as_what_it_was_received_on():
+    """Not as what the job asks for now that it waits again."""
+    first = {"gpus": 8, "exclusive": False, "comment": "requeue=yes"}
+    pair = Pair({1: first, 2: {**first, "comment": "deadline=+7h"}}, weights=WEIGHTS, types="h100")
+    assert pair.swaps(1) == 1
+    pair.swaps(1)
+    assert pair.world.controller.seen.known.attained[0] == 5000 * 48
 
 
 def test_an_exclusive_job_counts_the_nodes_that_it_would_get():

@@ -187,7 +187,8 @@ class Snapshot:
     grace: Floats | None = None
     weighted: Floats | None = None  # (N,) GPUs of each node by their weights; None: each counts 1
     pools: Pools | None = None  # None: as the partitions of the occupancy say
-    # (n,) what the GPUs of each job will count for once it runs, at the most; None: as they do now
+    # (n,) what the GPUs of each job count for the other way round: of one that waits once it runs, at the
+    # most; of one that runs once it waits again, at the least; None: as they do now
     allocated: Floats | None = None
 
     @property

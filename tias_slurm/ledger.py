@@ -102,6 +102,7 @@ class Ledger:
         self._table: Floats = np.empty((0, len(COLUMNS)))
         self._learned = False
         self._last_look = -np.inf
+        self._ran = np.empty(0, dtype=np.int64), np.empty(0)  # who ran at the last look, and its weight
         # the rules are others than those of the last look that was kept
         self._claim_rules, self._new_rules, self._rules_kept = claim_rules, False, False
         if store is not None:
@@ -118,7 +119,7 @@ class Ledger:
 
     def go_on_from(self, before: Ledger) -> None:
         """Take over what another one, of other settings, has in memory alone."""
-        self._told, self._last_look = before._told, before._last_look
+        self._told, self._last_look, self._ran = before._told, before._last_look, before._ran
 
     @property
     def found(self) -> Floats:
@@ -180,6 +181,8 @@ class Ledger:
             t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
             t[restarted, HOLD] = 0.0
         self._last_look = snapshot.now
+        runs = jobs.state == RUNNING
+        self._ran = jobs.job_id[runs], jobs.weight[runs]
         t[:, RUN_TIME] = jobs.run_time
         follow_holds(t, jobs.lever)
         untouched = np.isnan(t[:, SET])
@@ -383,7 +386,12 @@ class Ledger:
         """Runs ended by a requeue: all of their service was received, what was saved is still useful."""
         jobs, t = snapshot.jobs, self._table
         ran, saves = t[rows, RUN_TIME], jobs.checkpoint[rows]
-        t[rows, ATTAINED] += ran * jobs.weight[rows]
+        # what it held may count for more than what it asks for, now that it waits again
+        at, known = find(self._ran[0], jobs.job_id[rows])
+        weight = (
+            np.where(known, self._ran[1][at], jobs.weight[rows]) if len(self._ran[0]) else jobs.weight[rows]
+        )
+        t[rows, ATTAINED] += ran * weight
         kept = np.where(saves > 0, t[rows, KEPT] + ran - unsaved(ran, saves), 0.0)
         # the run was ended by us if we asked for that since it began
         by_us = t[rows, REQUEUED_AT] >= self._last_look - ran

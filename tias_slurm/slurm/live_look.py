@@ -77,16 +77,20 @@ class NodeLook:
         return replace(snapshot, jobs=jobs, allocated=allocated)
 
     def allocated(self, raw: RawTable, rows: Ints, jobs: JobTable, weights: Mapping[str, float]) -> Floats:
-        """What the GPUs of each job will count for once it runs, at the most. `rows`: as below. Shape (n,).
+        """See Snapshot.allocated. `rows`: as below. Shape (n,).
 
         A job that gets whole nodes has all of their GPUs, and which nodes it will get nobody knows: those
-        with the most are taken. One whose type of GPU is not asked for may get the one that counts the most.
+        with the most are taken. One whose type of GPU is not asked for may get the one that counts the most;
+        of one that runs nobody knows whether it asked for its type.
         """
         made, nodes = jobs.weight.copy(), self._nodes
         waits = np.flatnonzero(jobs.state == PENDING)
         if nodes is None or not len(waits) or not (weights or raw.exclusive is not None):
             return made
         whole = np.zeros(len(raw), dtype=np.bool_) if raw.exclusive is None else raw.exclusive
+        if weights:
+            typed = (jobs.state != PENDING) & (jobs.gpus > 0) & ~whole[rows]
+            made[typed] = np.minimum(jobs.weight, jobs.gpus)[typed]
         exclusive = {p for p, known in self._partitions.items() if known.exclusive}
         total = weigh(nodes.gpus, nodes.gpu_types, weights)
         known: dict[tuple[object, ...], float] = {}
