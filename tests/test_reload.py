@@ -12,6 +12,7 @@ import os
 import socket
 import time
 import urllib.request
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,6 +20,8 @@ import structlog
 from raw_queue import FACTS, Scripted, queue, running, waiting
 from supervisor import Socket
 from test_daemon import desk  # noqa: F401
+from test_leadership import pair, turn  # noqa: F401
+from test_restore import wrote
 
 from tias_slurm import daemon as module
 from tias_slurm import logs, reload, slurm_guards, start
@@ -26,6 +29,7 @@ from tias_slurm.config import load_config
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import ACCEPTED, FOUND, LOST, SET
 from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.restore import restore
 from tias_slurm.slurm.checks_preempt import Qos
 from tias_slurm.slurm.live import AdapterError
 from tias_slurm.start import ledger_path
@@ -424,6 +428,24 @@ def test_guards_that_fail_later_raise_nobody(desk, guards, how):  # noqa: F811
     assert left(desk)["no_raise"] == ""
 
 
+def test_a_dry_run_shows_what_would_be(desk, guards):  # noqa: F811
+    guards.qos = None
+    desk.write(lever="priority", extra=SLURM, mode="dry-run")
+    daemon = desk.daemon(both())
+    daemon.cycle()
+    assert {line["job"] for line in desk.said("would write")} == {"10", "20"}
+    assert daemon._guards.problem == ""
+
+
+def test_systemd_hears_that_a_reload_goes_on(heard, desk, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(reload, "_TELL_S", 0.0)
+    daemon = desk.daemon(waiting(3))
+    daemon.cycle()
+    desk.write(lever="priority")
+    hup(daemon)
+    heard.wait(lambda: heard.values("EXTEND_TIMEOUT_USEC") == ["60000000"] * 3)
+
+
 def test_a_database_that_is_away_changes_nothing(desk, guards):  # noqa: F811
     desk.write(lever="priority", extra=SLURM)
     daemon = desk.daemon(both(), facts=guards.facts)
@@ -635,3 +657,124 @@ def test_no_stale_files_of_users(desk, tmp_path):  # noqa: F811
     hup(daemon)
     assert sorted(p.name for p in old.rglob("*")) == ["0", "7", "mine"]
     assert [p.name for p in new.glob("*/*")] == ["jobs.json"]
+
+
+# ---- two controllers
+
+
+def rewrite(daemon, old, new):
+    path = Path(daemon._path)
+    path.write_text(path.read_text().replace(old, new))
+    daemon._on_reload()
+
+
+def test_mode_of_a_pair(pair):  # noqa: F811
+    """The leader goes on to lead, in the other ledger; the one that stands by will do likewise."""
+    a, b = pair.daemon("ctl1", mode="dry-run"), pair.daemon("ctl2", mode="dry-run")
+    assert turn(a, b) == ["ok", "standby"]
+    assert pair.slurm.sent == []
+    for one in (a, b):
+        rewrite(one, '"dry-run"', '"enforce"')
+    assert turn(a, b) == ["ok", "standby"]
+    assert len(pair.slurm.sent) == 3
+    assert (a._keeper.lease.term, b.config.daemon.mode) == (1, "enforce")
+    assert a._keeper.lease.look().sent > 0
+    pair.in_charge = "ctl2"
+    assert turn(a, b) == ["standby", "ok"]
+    assert len(pair.slurm.sent) == 3
+    assert b.store.load()[1][:, FOUND].tolist() == [7.0] * 3
+    # back to dry-run: what was written stays known to the lease
+    rewrite(b, '"enforce"', '"dry-run"')
+    assert turn(b) == ["ok"]
+    assert b._keeper.lease.look().sent > 0
+    assert len(pair.slurm.sent) == 3
+
+
+def test_a_leader_that_does_not_know_what_was_written_goes_on_dry(pair):  # noqa: F811
+    a = pair.daemon("ctl1")
+    turn(a)
+    a.close()
+    b = pair.daemon("ctl1", state="other", mode="dry-run")
+    assert turn(b) == ["ok"]
+    rewrite(b, '"dry-run"', '"enforce"')
+    assert turn(b) == ["ok"]
+    [line] = [e for e in pair.log.entries if e["event"].startswith("reload refused")]
+    assert "the ledger here is not the one" in line["message"]
+    assert b.config.daemon.mode == "dry-run"
+    assert len(pair.slurm.sent) == 3
+
+
+def test_the_lease_needs_its_room_in_a_reload_too(pair):  # noqa: F811
+    a = pair.daemon("ctl1")
+    turn(a)
+    rewrite(a, "rpc_timeout_s = 2", "rpc_timeout_s = 9")
+    turn(a)
+    [line] = [e for e in pair.log.entries if e["event"].startswith("reload refused")]
+    assert "lease_path needs a daemon.rpc_timeout_s of at most half" in line["message"]
+    rewrite(a, "rpc_timeout_s = 9", "rpc_timeout_s = 1")
+    turn(a)
+    assert a.config.daemon.rpc_timeout_s == 1.0
+    assert a._keeper.leads
+
+
+def test_a_lease_lost_in_the_midst(pair):  # noqa: F811
+    """Settings that come while the ledger of a lost lease is still open wait for the next lead."""
+    a, b = pair.daemon("ctl1", mode="dry-run"), pair.daemon("ctl2", mode="dry-run")
+    turn(a, b)
+    pair.in_charge = "ctl2"
+    a._keeper.look()
+    rewrite(a, '"dry-run"', '"enforce"')
+    assert a.cycle().result == "standby"
+    assert (a._term, pair.slurm.sent) == (0, [])
+    assert turn(b) == ["ok"]
+    pair.in_charge = "ctl1"
+    assert turn(b, a) == ["standby", "ok"]
+    assert len(pair.slurm.sent) == 3
+
+
+# ---- what it rests on
+
+
+def test_waiting_jobs_give_their_values_back_first(tmp_path):
+    """One that runs and has lost its value could be preempted by one that has kept his."""
+    store = SqliteStore(str(tmp_path / "ledger.sqlite"))
+    wrote(store, found=[0.0, 0.0, 0.0], jobs=[10, 20, 30])
+    shown = queue(running(job_id=10, nice=-300), {"job_id": 20, "nice": -300}, running(job_id=30, nice=-300))
+    adapter = Scripted(shown)
+    restore(adapter, store, "nice", ("RUNNING", "SUSPENDED"))
+    assert [job for job, *_ in adapter.sent] == [10, 30]
+    wrote(store, found=[0.0, 0.0, 0.0], jobs=[10, 20, 30])
+    adapter = Scripted(shown)
+    restore(adapter, store, "nice")
+    assert [job for job, *_ in adapter.sent] == [20, 10, 30]
+    store.close()
+
+
+def test_a_ledger_of_a_crash_is_newer_than_its_file(desk):  # noqa: F811
+    """What it set last is in its log alone: a dry run that starts then takes it over all the same."""
+    desk.write(mode="dry-run")
+    daemon = desk.daemon(waiting(1))
+    daemon.cycle()
+    daemon.close()
+    real = ledger_path(daemon.config, "enforce")
+    SqliteStore(real).close()
+    os.utime(real, (1, 1))
+    Path(f"{real}-wal").touch()
+    assert start._changed(real) > start._changed(ledger_path(daemon.config))
+
+
+def test_status_shows_a_refused_reload(desk, cli):  # noqa: F811
+    daemon = desk.daemon(waiting(1))
+    good = desk.path.read_text()
+    desk.path.write_text(f"{good}\n[planner]\nlong_share = 0.5\n")
+    hup(daemon)
+    desk.path.write_text(good)  # `status` reads the file as well
+    page = " ".join(cli("status", "--config", desk.path).out.split())
+    assert "reload refused" in page
+    assert "long_share holds jobs" in page
+    told = json.loads(cli("status", "--config", desk.path, "--json").out)
+    assert "long_share" in told["daemon"]["reload"]["problem"]
+    hidden = json.loads(cli("status", "--config", desk.path, "--json", "--anonymise").out)
+    assert hidden["daemon"]["reload"]["problem"] == "see the log"
+    hup(daemon)
+    assert "reload refused" not in cli("status", "--config", desk.path).out

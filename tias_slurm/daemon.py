@@ -212,6 +212,10 @@ class Daemon:
             return "the daemon ends"
         return "the daemon is paused" if self.paused() else self._may_send()
 
+    def takes_its_time(self) -> None:
+        """A reload goes on for a minute more."""
+        self._notifier.send("EXTEND_TIMEOUT_USEC=60000000")
+
     def lost_track(self) -> None:
         """The ledger was changed behind the cycle's back: the next one begins by reading it."""
         self._lost_track = True
@@ -229,6 +233,8 @@ class Daemon:
 
     def _may_tell(self) -> str:
         """Why owners of jobs are told nothing now. Called in another thread."""
+        if self.config.daemon.mode != "enforce":
+            return "this is a dry run by now"
         return "the daemon is paused" if self.paused() else self._may_send()
 
     # -- one cycle
@@ -397,9 +403,11 @@ class Daemon:
         """All or nothing: what cannot be used leaves all as it was."""
         self._reload = False
         new, problem = reload.attempt(self, self._keeper, self._path, self._overrides, self._log)
-        if new is not None:
-            self._take(new)
-        self.show.reloaded(problem)
+        try:
+            if new is not None:
+                self._take(new)
+        finally:
+            self.show.reloaded(problem)
 
     def _take(self, new: reload.Parts) -> None:
         """Go on with what was made for other settings. Nothing in here can be refused any more."""

@@ -25,6 +25,8 @@ from tias_slurm.slurm.checks_preempt import compares_priorities
 from tias_slurm.slurm.live import Adapter, AdapterError, Field, SiteFacts
 from tias_slurm.store import SqliteStore
 
+# how often systemd is told that a reload goes on, s
+_TELL_S = 10.0
 _IDENTITY = {
     "state_dir": "the ledger, the lock and the marks of pause and ignore lie there: end the daemon, move the "
     "directory, start it again",
@@ -67,6 +69,9 @@ class Host(Protocol):
 
     def why_silent(self) -> str:
         """Why nothing may be written; "": it may."""
+
+    def takes_its_time(self) -> None:
+        """Tell systemd that the reload goes on."""
 
     def lost_track(self) -> None:
         """The ledger was changed behind the cycle's back: it has to be read anew."""
@@ -214,9 +219,14 @@ def _put_back(
     assert parts.store is not None
     kind: Field = known
     pause_s = 1.0 / parts.config.daemon.writes_per_second
+    told = time.monotonic()
 
     def may_send() -> str:
+        nonlocal told
         time.sleep(pause_s)
+        if time.monotonic() - told > _TELL_S:
+            told = time.monotonic()
+            host.takes_its_time()
         return host.why_silent()
 
     what = f'the values of the lever "{kind}" have to go back first'

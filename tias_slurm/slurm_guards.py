@@ -59,7 +59,8 @@ class Guards:
 
     def look(self, config: Config, adapter: Adapter) -> bool:
         """Whether all guards hold, as far as Slurm tells now. Never raises for what Slurm does."""
-        if config.requeue.mode != "slurm":
+        # a dry run harms nobody, and is to show what would be
+        if config.requeue.mode != "slurm" or config.daemon.mode == "dry-run":
             self.problem = ""
             return True
         try:
@@ -67,7 +68,7 @@ class Guards:
         except AdapterError:
             return not self.problem  # the cycle will get no answer either
         now = time.monotonic()
-        if now - self._looked >= QOS_AGE_S or (self.problem and config.daemon.mode == "enforce"):
+        if now - self._looked >= QOS_AGE_S or self.problem:
             self._looked = now
             # a database that is away has changed nothing that slurmctld goes by
             self._qos = look_at_qos(config.daemon.rpc_timeout_s) or self._qos

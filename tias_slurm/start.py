@@ -18,7 +18,7 @@ from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
 from tias_slurm.keeper import Keeper
-from tias_slurm.leadership import Knowledge, LeaseFile, this_host, timing
+from tias_slurm.leadership import Knowledge, LeaseFile, Timing, this_host, timing
 from tias_slurm.observe.systemd import Pulse
 from tias_slurm.slurm.checks_preempt import Qos, problems
 from tias_slurm.slurm.in_charge import InCharge
@@ -120,17 +120,19 @@ def keeper(
 ) -> Keeper:
     """The keeper of the lease of these settings, see there. `state_save`: StateSaveLocation."""
     lease = _lease(config)
-    return Keeper(lease, _asks(lease, state_save), _knows(config), pulse, busy, log, gained)
+    asks = _asks(lease.host, lease.timing, state_save)
+    return Keeper(lease, asks, _knows(config), pulse, busy, log, gained)
 
 
 def settle_keeper(keeper: Keeper, config: Config, state_save: str) -> None:
     """Let it go on with these settings; the lease stays where it is. Raises AdapterError without scontrol."""
-    lease = _lease(config)
-    keeper.settle(lease.timing, _asks(lease, state_save), _knows(config), enforce=lease.enforce)
+    holds = timing(config.cycle.interval_s, config.daemon.rpc_timeout_s)
+    asks = _asks(keeper.lease.host, holds, state_save)
+    keeper.settle(holds, asks, _knows(config), enforce=config.daemon.mode == "enforce")
 
 
-def _asks(lease: LeaseFile, state_save: str) -> InCharge:
-    return InCharge(lease.host, state_save, max(1.0, lease.timing.hold_s / 6))
+def _asks(host: str, holds: Timing, state_save: str) -> InCharge:
+    return InCharge(host, state_save, max(1.0, holds.hold_s / 6))
 
 
 def _knows(config: Config) -> Callable[[], Knowledge | None]:
