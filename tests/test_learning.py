@@ -185,23 +185,24 @@ def decided(rows, preset, until):
 @pytest.mark.parametrize("seed", range(3))
 def test_nothing_after_t_changes_a_decision_before_it(preset, seed):
     rng = np.random.default_rng(seed)
-    middle, end = START + 8 * HOUR, START + 14 * HOUR
-    past = jobs_of(rng, 90, START, middle)
-    future = jobs_of(rng, 60, middle, end)
-    before, learned, (start, ends, requeues) = decided(past + future, preset, middle)
-    assert len(before) > 50
+    end = START + 14 * HOUR
+    jobs = jobs_of(rng, 90, START, START + 8 * HOUR) + jobs_of(rng, 60, START + 8 * HOUR, end)
+    decisions, learned, (start, ends, requeues) = decided(jobs, preset, np.inf)
     assert learned > 10
-    # another future: other jobs, deadlines and users
-    other = jobs_of(np.random.default_rng(seed + 99), 40, middle, end)
-    assert decided(past + other, preset, middle)[0] == before
-    # all that had not ended by then turns out otherwise: what had run takes longer, what had not anything
-    late = np.flatnonzero(~(ends[: len(past)] <= middle)).tolist()
-    assert len(late) > 5
-    for row in late:
-        job, more = past[row], float(rng.uniform(1.0, 3e4))
-        job["work"] = more if start[row] > middle and not requeues[row] else job["work"] + more
-        job["state"] = "FAILED" if job["state"] == "COMPLETED" else "COMPLETED"
-    assert decided(past + other, preset, middle)[0] == before
+    for t in START + HOUR * np.arange(4.0, 12.0, 1.5):
+        before = [d for d in decisions if d["time"] < t]
+        assert len(before) > 20
+        # all that had not ended by then turns out otherwise: what had run takes longer, what had not anything
+        past = [dict(job) for job in jobs if job["submit"] < t]
+        late = np.flatnonzero(~(ends[: len(past)] <= t)).tolist()
+        assert len(late) > 5
+        for row in late:
+            job, more = past[row], float(rng.uniform(1.0, 3e4))
+            job["work"] = more if start[row] > t and not requeues[row] else job["work"] + more
+            job["state"] = "FAILED" if job["state"] == "COMPLETED" else "COMPLETED"
+        # and another future: other jobs, deadlines and users
+        other = jobs_of(np.random.default_rng(seed + 99), 40, t, end)
+        assert decided(past + other, preset, t)[0] == before
 
 
 def test_what_ended_before_t_does_change_what_is_decided():
