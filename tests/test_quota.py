@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import HOUR, job_table, occupancy, prepared, snapshot, workload
 
+from tias_slurm import quota
 from tias_slurm.assemble import quota_settings
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
@@ -240,3 +241,15 @@ def test_the_settings():
     assert quota_settings(Config()) is None
     config = Config.model_validate({"deadlines": {"quota_rate": 0.7, "quota_shares": {"lab": 0.5}}})
     assert quota_settings(config) == Settings(0.7, 259_200.0, {"lab": 0.5})
+
+
+def test_what_is_left_is_told_of_what_was_kept():
+    """Also of accounts whose bucket is full, and in debt; of what cannot be read nothing."""
+    buckets = quota.Buckets(quota.Settings(1.0, 100.0, {"a": 0.5, "b": 0.5}))
+    account, gpus, ran = np.array([0]), np.array([8.0]), np.array([1000.0])
+    buckets.look(0.0, ("a", "b"), 16.0, account, gpus, ran, np.array([True]))
+    left = buckets.look(500.0, ("a", "b"), 16.0, account, gpus, ran, np.array([True]))
+    assert quota.left(buckets.dumps()) == {"a": (left[0], 800.0), "b": (left[1], 800.0)}
+    assert left[0] < 0.0 < left[1]
+    for text in ("", "{}", "[]", "x", '{"sizes": 3}', '{"at": 1, "used": {}}'):
+        assert quota.left(text) == {}

@@ -112,7 +112,70 @@ def test_the_summary_counts_as_the_policy_book_defines():
     assert late in seen["classes"]
 
 
+def test_deadlines_over_quota_are_counted_as_they_stand():
+    """Those that count stand as they did, those that do not by their own deadlines."""
+    t = 100 * HOUR
+    due = np.array([np.nan, t + 40 * HOUR, t + 3 * HOUR, t + 0.01 * HOUR, t - 1, t + 40 * HOUR])
+    counts = np.array([True, True, False, False, False, False])
+    columns = {
+        "gpus": [1, 2, 4, 8, 16, 32],
+        "first_submit": [t, t, t - 9 * HOUR, t - 9 * HOUR, t - 9 * HOUR, t - HOUR],
+        "running": [False, False, False, False, True, True],
+        "executed": [0, 0, 0, 0, 9 * HOUR, HOUR],
+    }
+    policy, survival = Tias(preset("jct-first")), Learner().survival()
+    jobs = job_table(6, gpus=columns["gpus"], weight=columns["gpus"], state=columns["running"])
+    shown = type(nobody := snapshot(t, job_table(0)))(**{**vars(nobody), "jobs": jobs})
+
+    def summary(deadline, uncounted):
+        known = rank_input(deadline=deadline, **columns)
+        ranking = policy.rank(t, known, survival)
+        return status.queue_summary(shown, known, ranking, policy, uncounted, survival)
+
+    all_count = summary(due, np.full(6, np.nan))
+    seen = summary(np.where(counts, due, np.nan), np.where(counts, np.nan, due))
+    assert seen["deadlines"] == all_count["deadlines"]
+    assert [v["waiting"] + v["running"] for v in seen["deadlines"].values()] == [2, 1, 1, 1]
+    assert seen["over_quota"] == {"waiting": 2, "running": 2, "gpus": 60, "weight": 60.0}
+    assert all_count["over_quota"]["gpus"] == 0
+    # they are served as jobs without a deadline
+    assert sum(c["gpus"] for c in seen["classes"] if c["class"] == "no deadline") == 61
+
+
 # ---- status
+
+
+def test_what_is_left_of_quotas_and_budgets(desk):
+    desk.write(deadlines={"quota_rate": 0.0001, "quota_burst_s": 1.0}, requeue={"max_per_user_per_hour": 3})
+    job = {"gpus": 8, "comment": "deadline=+3h"}
+    desk.show(queue(*[job] * 3, {**job, "account": "geheim"}))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.store.put("requeues", json.dumps([[time.time() - 60, {"zacharias": 2, "eve": 4}]]))
+    told = desk.json("status")
+    assert sum(v["waiting"] for v in told["queue"]["deadlines"].values()) == 4
+    assert told["queue"]["over_quota"]["waiting"] == 4
+    budgets = told["budgets"]
+    assert (
+        budgets["writes_left_of_last_cycle"]
+        == budgets["writes_per_cycle"] - told["daemon"]["cycle"]["writes"]
+    )
+    assert budgets["requeued_this_hour"] == 6
+    assert budgets["requeues_by_user"] == [
+        {"user": "eve", "this_hour": 4, "left": 0},
+        {"user": "zacharias", "this_hour": 2, "left": 1},
+    ]
+    assert [a["account"] for a in budgets["quota_by_account"]] == ["geheim", "lab"]
+    assert all(a["left_gpu_s"] <= a["of_gpu_s"] for a in budgets["quota_by_account"])
+    page = " ".join(desk.run("status").out.split())
+    assert "over quota 4 of these (4 waiting), which do not count" in page
+    assert "eve 4 (0 left), zacharias 2 (1 left)" in page
+    assert "quota left" in page
+    hidden = desk.run("status", "--anonymise", "--json").out
+    assert "zacharias" not in hidden
+    assert "geheim" not in hidden
+    assert "user1" in hidden
+    assert "zacharias" not in (desk.state / "status.json").read_text()
 
 
 def test_status_of_a_daemon_at_work(desk):

@@ -132,11 +132,11 @@ def summary_words(bought: dict[str, Any], span: Span) -> str:
     """The same, to follow how many requeues there were; `span`: durations for people."""
     if not bought["times"]:
         return ""
-    text = f", {bought['times']} times for a job: {bought['started']} times it started"
+    text = f"; of {bought['times']} wanted start{'s' * (bought['times'] > 1)} {bought['started']} came"
     if bought["after_s_median"] is not None:
         text += f" (median {span(bought['after_s_median'])} later)"
     if bought["never"]:
-        text += f", {bought['never']} times it never did"
+        text += f", {bought['never']} never did"
     if bought["deadlines_met"] or bought["deadlines_missed"]:
         text += f"; of their deadlines {bought['deadlines_met']} met, {bought['deadlines_missed']} missed"
     return text

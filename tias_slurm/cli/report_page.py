@@ -96,7 +96,7 @@ def _requeued(d: Mapping[str, Any], dry: bool) -> Rows:
             lost += f"; of {plural(d['lost_not_known_jobs'], 'job')} it is not known"
         rows.append(("work done again", lost))
     if words := summary_words(d["bought"], span):
-        rows.append(("bought", words.removeprefix(", ")))
+        rows.append(("bought", words.removeprefix("; ")))
     whom = d["for_whom"]
     words = f"{plural(whom['jobs'], 'job')}: {count(whom['deadline'])} times one with a deadline"
     words += f", {count(whom['no_deadline'])} times one without"
