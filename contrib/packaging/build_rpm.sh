@@ -15,6 +15,7 @@ for file in requirements/daemon.txt "$top/SOURCES/wheels/build.txt"; do
         -d "$top/SOURCES/wheels" -r "$file"
 done
 tar -C "$top/SOURCES" -czf "$top/SOURCES/wheels.tar.gz" wheels
-rpmbuild -bb --quiet --define "_topdir $top" --define "tias_version $version" ${RPMBUILD_FLAGS:-} \
+rpmbuild -bb --quiet --define "_topdir $top" --define "tias_version $version" \
+    --define "tias_release ${RPM_RELEASE:-1}" ${RPMBUILD_FLAGS:-} \
     contrib/packaging/tias-slurm.spec
 cp -v "$top"/RPMS/*/*.rpm "$out/"
