@@ -34,8 +34,8 @@ restore)
 words)
     as_owner test -e "$ledger" || exit 0
     echo "tias-slurm: values (nice, priority or site factor) that it gave to jobs stay in Slurm. What they were before is in"
-    echo "  $ledger, which stays too. To put them back: install tias-slurm again, start no daemon, and run"
-    echo "  runuser -u $name -- tias-slurm restore"
+    echo "  $ledger, which stays too. To put them back: install tias-slurm again, with the settings of now,"
+    echo "  start no daemon, and run: runuser -u $name -- tias-slurm restore"
     ;;
 *)
     echo "removal.sh: 'ledger', 'restore' or 'words', not '${1:-}'" >&2

@@ -55,7 +55,9 @@ rm "$ledger"
 
 echo "== install and erase, of one that never wrote: silent"
 rpm -i --nodeps "$newer" || fail "install again"
-[ "$(rpm -e --nodeps tias-slurm 2>&1 </dev/null)" = "" ] || fail "not silent"
+rpm -e --nodeps tias-slurm >/tmp/said 2>&1 </dev/null || fail erase
+# Debian's rpm warns of itself
+grep -v "^rpm: " /tmp/said && fail "not silent"
 
 echo "== rpmlint"
 apt-get install -qy --no-install-recommends rpmlint >/dev/null && rpmlint "$newer" >/tmp/lint 2>&1 || true
