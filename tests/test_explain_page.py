@@ -185,6 +185,32 @@ def test_nobody_stands_worse(desk):  # noqa: F811
     assert (why.startswith("nobody runs who"), worse) == (True, {})
 
 
+def test_not_while_its_own_value_is_not_in_place(desk):  # noqa: F811
+    """Somebody has changed it, so it is left as it is."""
+    site = Site(desk, VICTIM, max_per_hour=0)
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.close()
+    desk.adapter.values[20, "nice"] = 77
+    assert site.why() == ("its own value is not as it should be", {"": 1})
+
+
+def test_not_for_a_job_that_is_left_alone(desk):  # noqa: F811
+    site = Site(desk, VICTIM)
+    desk.state.mkdir()
+    desk.run("ignore", "20")
+    assert site.why()[0] == "it is left alone: ignored"
+
+
+def test_what_is_planned_and_not_sent(desk):  # noqa: F811
+    Site(desk, VICTIM)
+    assert "for it in the next cycle, but not sent: no daemon runs" in " ".join(
+        desk.run("explain", "20").out.split()
+    )
+    desk.write("dry-run", requeue=ON)
+    assert desk.json("explain", "20")["requeue"]["nobody_for_it"]["idle"] == "a dry run"
+
+
 def test_not_for_a_job_that_waits_for_something_else(desk):  # noqa: F811
     Site(desk, VICTIM)
     desk.show(queue(VICTIM, {**URGENT, "reason": "QOSMaxGRESPerUser"}))

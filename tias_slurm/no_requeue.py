@@ -48,10 +48,10 @@ def spared_by(asked: Asked, row: int) -> str:
     return "without GPUs"
 
 
-def nobody_for(asked: Asked, row: int, *, startable: bool, slurm_reason: str) -> dict[str, Any]:
+def nobody_for(asked: Asked, row: int, left_alone: str) -> dict[str, Any]:
     """Whether others are requeued for the waiting job in a row, and if not why; ready for JSON.
 
-    `startable`: it waits for nothing but nodes and its turn. Returns `planned`, jobs to be requeued or warned
+    `left_alone`: why a job that cannot start is not helped. Returns `planned`, jobs to be requeued or warned
     in the next cycle; `why`, "" if there are some; `worse`, how many run that stand worse, by why they are
     spared, "": they may be requeued; `no_worse`, how many others run.
     """
@@ -63,7 +63,7 @@ def nobody_for(asked: Asked, row: int, *, startable: bool, slurm_reason: str) ->
     counts = Counter(spared_by(asked, r) for r in worse.tolist())
     return {
         "planned": planned,
-        "why": "" if planned else _why(asked, row, counts, startable, slurm_reason),
+        "why": "" if planned else _why(asked, row, counts, left_alone),
         "cool_down_until": _until(planner, history, s.now, row),
         "worse": dict(counts),
         "no_worse": int(runs.sum()) - len(worse),
@@ -76,16 +76,29 @@ def _until(planner: Planner, history: History, now: float, row: int) -> float | 
     return until if until > now else None
 
 
-def _why(asked: Asked, row: int, counts: Counter[str], startable: bool, slurm_reason: str) -> str:
+def _in_place(asked: Asked, row: int) -> bool:
+    """Whether the job has its value, or gets it in this cycle."""
+    s, plan = asked.snapshot, asked.plan
+    ours = s.jobs.writable & ~asked.barred
+    values = s.jobs.lever.copy()
+    values[plan.write] = plan.new
+    target = asked.planner.targets(s, asked.history, asked.ranking, ours)
+    return not asked.planner.off(target, values)[row]
+
+
+def _why(asked: Asked, row: int, counts: Counter[str], left_alone: str) -> str:
     s, planner, history, limits = asked.snapshot, asked.planner, asked.history, asked.planner.limits
-    if not startable:
-        return f"it does not wait for nodes alone: Slurm says {slurm_reason}"
-    if asked.ranking.level[row] != planner.preempts_by(s, asked.ranking)[row] and not counts:
-        return "nobody runs who would stand worse than it once it runs"
+    if not s.jobs.can_start[row]:
+        return left_alone
     if not counts:
+        runs, level = s.jobs.state == RUNNING, asked.ranking.level
+        if (runs & (level > level[row])).any():
+            return "those that stand worse would not any more once they and it had changed places"
         return "nobody runs who stands worse"
     if not counts[""]:
         return "those that stand worse may not be requeued"
+    if not _in_place(asked, row):
+        return "its own value is not as it should be"
     if _until(planner, history, s.now, row) is not None:
         return "others were requeued for it lately"
     if row in asked.unsure:

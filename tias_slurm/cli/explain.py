@@ -20,6 +20,8 @@ JobArgument = Annotated[
     str, typer.Argument(metavar="JOBID", help="4711; 4711_3, a task; 4711+1, a component of a het job.")
 ]
 NO_SUCH_JOB = 3
+# jobs that Slurm does not let start, see observer
+NO_CURE, NOT_ELIGIBLE = "waits for what priority cannot give", "not eligible yet"
 
 
 def explain(
@@ -151,9 +153,9 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         },
     }
     if not _runs(job) and settings.requeue.mode == "on" and ledger_known["all"]:
-        job["requeue"]["nobody_for_it"] = nobody_for(
-            asked, row, startable=bool(jobs.can_start[row]), slurm_reason=raw.reason[at]
-        )
+        job["requeue"]["nobody_for_it"] = nobody_for(asked, row, _left_alone(seen, row)) | {
+            "idle": _idle(settings) or None
+        }
     if not _runs(job):
         rows = seen.observed.rows
         job["place"] = vars(place(case, row, peers(raw, rows, at), startable(raw, rows)))
@@ -211,18 +213,11 @@ def _asked(seen: Look) -> Asked:
 
 def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, Any]:
     """The field: as it was found, as it stands, as it should be; and why it is not written."""
-    from tias_slurm import hands, status
-    from tias_slurm.leadership import this_host
     from tias_slurm.levers import HELD, HOLD_REASON
 
     jobs, kept = seen.seen.snapshot.jobs, seen.cycle.ledger.row(row)
-    now, state_dir = float(jobs.lever[row]), settings.daemon.state_dir
-    host = this_host() if settings.daemon.lease_path else ""
+    now = float(jobs.lever[row])
     refused = kept["refused"] == kept["refused"]
-    seen_by_us = not os.path.isdir(state_dir) or os.access(state_dir, os.R_OK | os.X_OK)
-    running = not seen_by_us or (os.path.isdir(state_dir) and status.holder(state_dir, host).running)
-    left = (status.left(state_dir, host) or {}) if running else {}
-    mode = left.get("mode", settings.daemon.mode)
     because = ""
     if jobs.state[row] != 0:
         because = "it runs"
@@ -240,12 +235,8 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     elif row not in seen.seen.plan.write:
         state = "in place" if now == target else "near enough, or left for a later cycle"
         because = HOLD_REASON if now == target == HELD else ""
-    elif mode != "enforce":
-        state, because = "not written", "a dry run"
-    elif hands.paused(state_dir):
-        state, because = "not written", "the daemon is paused"
-    elif not running:
-        state, because = "not written", "no daemon runs"
+    elif idle := _idle(settings):
+        state, because = "not written", idle
     else:
         state = "to be written by the next cycle"
     return {
@@ -258,6 +249,31 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         "state": state,
         "because": because or None,
     }
+
+
+def _idle(settings: Config) -> str:
+    """Why nothing that a cycle plans is sent now; "": it is."""
+    from tias_slurm import hands, status
+    from tias_slurm.leadership import this_host
+
+    state_dir = settings.daemon.state_dir
+    host = this_host() if settings.daemon.lease_path else ""
+    seen_by_us = not os.path.isdir(state_dir) or os.access(state_dir, os.R_OK | os.X_OK)
+    running = not seen_by_us or (os.path.isdir(state_dir) and status.holder(state_dir, host).running)
+    left = (status.left(state_dir, host) or {}) if running else {}
+    if left.get("mode", settings.daemon.mode) != "enforce":
+        return "a dry run"
+    if hands.paused(state_dir):
+        return "the daemon is paused"
+    return "" if running else "no daemon runs"
+
+
+def _left_alone(seen: Look, row: int) -> str:
+    """Why a job that waits cannot start by a better place."""
+    why = seen.observed.why(row)
+    if why and why not in (NO_CURE, NOT_ELIGIBLE):
+        return f"it is left alone: {why}"
+    return f"it does not wait for nodes alone: Slurm says {seen.raw.reason[int(seen.observed.rows[row])]}"
 
 
 def _value(value: float) -> float | str:

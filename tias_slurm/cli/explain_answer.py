@@ -15,6 +15,7 @@ _WAITS_FOR = {
 
 def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
     """Why the job waits, in one line. `job`: what explain.describe made, but for this."""
+    from tias_slurm.cli.explain import NO_CURE, NOT_ELIGIBLE
     from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HOLD_REASON
     from tias_slurm.notice_words import HARDLY_MET
@@ -42,7 +43,7 @@ def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
         )
     if reason == "BeginTime":
         return f"{name} {_begins(job, zone)}; {stands}"
-    if because in ("waits for what priority cannot give", "not eligible yet"):
+    if because in (NO_CURE, NOT_ELIGIBLE):
         return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
     if reason in _WAITS_FOR:
         return f"{name} waits since {_WAITS_FOR[reason]}: Slurm says {reason}; {stands}"

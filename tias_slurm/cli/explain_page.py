@@ -199,7 +199,8 @@ def _nobody(nobody: dict[str, Any], zone: ZoneInfo) -> str:
     """Whether others are requeued for a waiting job, and why not."""
     if nobody["planned"]:
         n = nobody["planned"]
-        return f"{n} job{'s' * (n > 1)} to be requeued or warned for it in the next cycle"
+        words = f"{n} job{'s' * (n > 1)} to be requeued or warned for it in the next cycle"
+        return words + (f", but not sent: {nobody['idle']}" if nobody["idle"] else "")
     words = f"nobody is requeued for it: {nobody['why']}"
     if nobody["cool_down_until"] is not None:
         words += f"; again from {moment(nobody['cool_down_until'], zone)} on"
