@@ -301,5 +301,5 @@ def test_no_sacct_here(tmp_path):
 def test_a_sacct_that_hangs(tmp_path):
     desk = Desk(tmp_path, REQUEUED)
     (tmp_path / "sacct").write_text("#!/bin/sh\nsleep 60\n")
-    desk.filler._timeout_s = 0.2
+    desk.filler.timeout_s = 0.2
     assert "no answer within 0.2 s" in desk.fill().problem
