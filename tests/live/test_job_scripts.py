@@ -1,4 +1,4 @@
-"""The job scripts of docs/sbatch-examples.md, as a user who copies them: taken, run, requeued, gone on with."""
+"""The job scripts of docs/sbatch-examples.md, as a user who copies them: run, requeued, gone on with."""
 
 from __future__ import annotations
 
