@@ -58,4 +58,7 @@ def write_text(path: Path, text: str) -> None:
 
 def need_extra(module: str) -> InputError:
     """The error for an optional package that is missing."""
-    return InputError(f"the dry run needs {module}, which is not installed: pip install 'tias-slurm[replay]'")
+    return InputError(
+        f"the dry run needs {module}, which is not installed; tias-slurm[replay] brings it: "
+        "in a checkout, pip install '.[replay]' (docs/install.md)"
+    )
