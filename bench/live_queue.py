@@ -25,7 +25,7 @@ from dataclasses import replace
 from tias_slurm import assemble
 from tias_slurm.config import load_config
 from tias_slurm.controller import Controller
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Planner
 from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live_cluster import LiveCluster

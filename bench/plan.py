@@ -27,7 +27,7 @@ import numpy as np
 from tias_slurm import assemble
 from tias_slurm.config import load_config
 from tias_slurm.jobs import PENDING, RUNNING, Ended, JobTable, Occupancy, Snapshot
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Planner
 
 SIZES = (1_000, 10_000, 100_000)

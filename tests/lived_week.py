@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 from worlds import HOUR, workload
 
-from tias_slurm import tally
 from tias_slurm.assemble import ledger
 from tias_slurm.config import Config
-from tias_slurm.ledger_table import COLUMNS, REDONE
+from tias_slurm.ledger import tally
+from tias_slurm.ledger.store import Entry, SqliteStore
+from tias_slurm.ledger.table import COLUMNS, REDONE
 from tias_slurm.replay import simulate
 from tias_slurm.replay.dry_run import Options, Run
 from tias_slurm.replay.policies import parse
+from tias_slurm.service.start import ledger_path
 from tias_slurm.slurm.nodes import uniform
-from tias_slurm.start import ledger_path
-from tias_slurm.store import Entry, SqliteStore
 
 T0 = 1_790_000_000.0
 COLUMN_NAMES = (

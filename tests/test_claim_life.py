@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import HOUR, job_table, ranking, snapshot
 
-from tias_slurm.claim_life import CHANGES, PAST, REASONS, TAKEN, Claim, follow
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.ledger import COUNTS, Ledger
+from tias_slurm.ledger.book import COUNTS, Ledger
+from tias_slurm.ledger.claim_life import CHANGES, PAST, REASONS, TAKEN, Claim, follow
 
 # what a comment may say at one look (time 0, 1, 2, ...), and whether the claim had fallen by then
 looks = st.lists(

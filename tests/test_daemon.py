@@ -14,14 +14,14 @@ import structlog
 from raw_queue import FACTS, NOW, Scripted, nodes, queue, running, waiting
 from test_live_nodes import EIGHT, asked
 
-from tias_slurm import daemon as module
-from tias_slurm import deeds, schedule, start
-from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
-from tias_slurm.ledger import FOUND, SET
+from tias_slurm.ledger.book import FOUND, SET
+from tias_slurm.ledger.store import SqliteStore
+from tias_slurm.service import daemon as module
+from tias_slurm.service import deeds, schedule, start
+from tias_slurm.service.daemon import Daemon
+from tias_slurm.service.start import ledger_path, take_lock
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.start import ledger_path, take_lock
-from tias_slurm.store import SqliteStore
 
 
 class Desk:

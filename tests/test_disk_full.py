@@ -12,9 +12,9 @@ from test_metrics_export import get
 
 from tias_slurm import hands, status
 from tias_slurm.errors import InputError
-from tias_slurm.ledger_table import REQUEUES, SET
-from tias_slurm.start import ledger_path
-from tias_slurm.store import LedgerError, SqliteStore
+from tias_slurm.ledger.store import LedgerError, SqliteStore
+from tias_slurm.ledger.table import REQUEUES, SET
+from tias_slurm.service.start import ledger_path
 
 MANY = 300
 
@@ -185,7 +185,7 @@ def test_trimming_with_a_full_disk_breaks_nothing(disk):
     """Rows can only be dropped where the log has room for that."""
     from test_ledger_bounds import NOW, grown
 
-    from tias_slurm.ledger_trim import Bounds
+    from tias_slurm.ledger.trim import Bounds
 
     path = str(disk.path / "ledger.sqlite")
     store = grown(path, 2000)

@@ -9,9 +9,9 @@ from raw_queue import NOW, nodes, queue, running
 from test_live_nodes import EIGHT, asked
 from test_status import desk  # noqa: F401
 
-from tias_slurm import gains
+from tias_slurm.ledger import gains
+from tias_slurm.ledger.store import Entry, SqliteStore
 from tias_slurm.slurm.live_requeue import Watched
-from tias_slurm.store import Entry, SqliteStore
 
 YES = "requeue=yes"
 
@@ -189,7 +189,7 @@ def test_it_goes_with_its_record(store):
     store.record([requeue(NOW - 9e6, 1, 9), requeue(NOW, 2, 9)])
     gains.keep(store, [Watched(9, "started", 4.0, 1, NOW, 9)])
     gains.keep(store, [Watched(9, "left", 4.0, 1, NOW - 9e6, 9)])
-    from tias_slurm.ledger_trim import Bounds
+    from tias_slurm.ledger.trim import Bounds
 
     store.trim(Bounds(NOW - 1e6, 1e12, NOW), 10.0)
     assert store.ask("SELECT count(*) FROM audit") == [(1,)]

@@ -13,19 +13,19 @@ import pytest
 import structlog
 from raw_queue import Scripted, waiting
 
-from tias_slurm import daemon as daemon_module
 from tias_slurm import status
 from tias_slurm.config import ConfigError, load_config
-from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
-from tias_slurm.keeper import Guarded, Keeper
-from tias_slurm.leadership import Knowledge, Lease, LeaseFile, Timing, peek, timing
-from tias_slurm.ledger import FOUND, SET
+from tias_slurm.ledger.book import FOUND, SET
+from tias_slurm.ledger.store import LedgerError, SqliteStore, known_to
 from tias_slurm.observe.systemd import Pulse
+from tias_slurm.service import daemon as daemon_module
+from tias_slurm.service.daemon import Daemon
+from tias_slurm.service.keeper import Guarded, Keeper
+from tias_slurm.service.leadership import Knowledge, Lease, LeaseFile, Timing, peek, timing
+from tias_slurm.service.start import alone
 from tias_slurm.slurm.in_charge import Controllers, decide, heartbeat, parse_ping
 from tias_slurm.slurm.live import WriteResult
-from tias_slurm.start import alone
-from tias_slurm.store import LedgerError, SqliteStore, known_to
 
 TIMING = Timing(hold_s=10.0, lasts_s=15.0)
 NEW = Knowledge("a", 0)
@@ -195,7 +195,7 @@ def test_many_at_once_and_one_has_it(tmp_path):
     """Twelve processes at one moment."""
     code = (
         "import sys, time\n"
-        "from tias_slurm.leadership import *\n"
+        "from tias_slurm.service.leadership import *\n"
         "one = LeaseFile(sys.argv[1], Timing(60.0, 90.0), enforce=True)\n"
         "time.sleep(max(0.0, float(sys.argv[2]) - time.time()))\n"
         "print(one.take(Knowledge('a', 0)), one.held)\n"
@@ -496,7 +496,7 @@ class Pair:
             self.monkeypatch.setattr(f"tias_slurm.{name}.this_host", lambda: host)
         self.monkeypatch.setattr(daemon_module, "this_host", lambda: host)
         self.monkeypatch.setattr(
-            "tias_slurm.start.InCharge",
+            "tias_slurm.service.start.InCharge",
             lambda host, *_: lambda: None if not self.in_charge else host == self.in_charge,
         )
         logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
@@ -645,7 +645,7 @@ def test_status_of_both(pair, cli, monkeypatch):
     turn(a, b)
 
     def shown(host, *words, code=0):
-        monkeypatch.setattr("tias_slurm.leadership.this_host", lambda: host)
+        monkeypatch.setattr("tias_slurm.service.leadership.this_host", lambda: host)
         done = cli("status", "--config", pair.path / f"{host}.toml", *words)
         assert done.code == code, done
         return done.out

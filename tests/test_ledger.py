@@ -5,7 +5,7 @@ import pytest
 from worlds import job_table, plan, snapshot
 
 from tias_slurm.jobs import PENDING, RUNNING, Ended
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Applied
 from tias_slurm.policy.learning import BINS
 

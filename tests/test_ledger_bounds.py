@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_queue import config
 
-from tias_slurm.ledger_schema import NAMES
-from tias_slurm.ledger_table import COLUMNS, FOUND, SET
-from tias_slurm.ledger_trim import COMES_BACK_S, DROPPED, RECENT_S, Bounds, dropped
-from tias_slurm.store import Entry, LedgerError, SqliteStore
-from tias_slurm.upkeep import TRIM_S, Upkeep
+from tias_slurm.ledger.schema import NAMES
+from tias_slurm.ledger.store import Entry, LedgerError, SqliteStore
+from tias_slurm.ledger.table import COLUMNS, FOUND, SET
+from tias_slurm.ledger.trim import COMES_BACK_S, DROPPED, RECENT_S, Bounds, dropped
+from tias_slurm.ledger.upkeep import TRIM_S, Upkeep
 
 NOW = float(round(time.time()))
 DAY = 86_400.0

@@ -10,7 +10,7 @@ from raw_queue import NOW, Scripted, config, queue, running, waiting
 from tias_slurm import assemble
 from tias_slurm.controller import Controller
 from tias_slurm.jobs import Snapshot
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Plan, Planner
 from tias_slurm.slurm.live import AdapterError
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError, job_names

@@ -9,7 +9,7 @@ from worlds import job_table, plan, snapshot
 
 from tias_slurm import assemble
 from tias_slurm.gpu_weights import sharded
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.levers import HELD, shown
 from tias_slurm.planner import Planner
 from tias_slurm.slurm.command_queue import _asked

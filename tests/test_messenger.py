@@ -11,13 +11,13 @@ from test_daemon import desk  # noqa: F401
 from test_leadership import pair, turn  # noqa: F401
 from typer.testing import CliRunner
 
-from tias_slurm import messenger
 from tias_slurm.cli.app import app
 from tias_slurm.cli.messages import line, status_line, summary, told
 from tias_slurm.config import ConfigError, load_config
-from tias_slurm.notice_book import NoticeBook
-from tias_slurm.senders import MOST_WAITING, Courier, Sent
-from tias_slurm.store import LedgerError
+from tias_slurm.ledger.store import LedgerError
+from tias_slurm.notify import messenger
+from tias_slurm.notify.book import NoticeBook
+from tias_slurm.notify.senders import MOST_WAITING, Courier, Sent
 
 BAD = {"comment": "deadline=18:00"}
 MAIL = '[notify]\nhow = "mail"\n'

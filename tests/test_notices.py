@@ -10,11 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import job_table
 
-from tias_slurm import notice_words
 from tias_slurm.deadlines import Refusal
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.notice_words import MOST_CHARS, Message
-from tias_slurm.notices import (
+from tias_slurm.notify import words as notice_words
+from tias_slurm.notify.due import (
     IMPOSSIBLE,
     REASONS,
     REFUSED,
@@ -26,6 +25,7 @@ from tias_slurm.notices import (
     left_this_hour,
     requeued,
 )
+from tias_slurm.notify.words import MOST_CHARS, Message
 
 NAN = math.nan
 

@@ -16,12 +16,12 @@ from raw_queue import Scripted, queue, waiting
 from small_disk import small_disk
 from test_daemon import desk  # noqa: F401
 
-from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, LedgerError
-from tias_slurm.ledger_schema import SCHEMA, copy_path, drop_copies
-from tias_slurm.ledger_trim import Bounds
+from tias_slurm.ledger import table as ledger_table
+from tias_slurm.ledger.schema import SCHEMA, copy_path, drop_copies
+from tias_slurm.ledger.store import SqliteStore, known_to
+from tias_slurm.ledger.trim import Bounds
 from tias_slurm.restore import restore
-from tias_slurm.store import SqliteStore, known_to
 
 VERSIONS = list(COLUMNS)
 
@@ -163,8 +163,8 @@ def test_a_newer_one_is_left_alone(tmp_path, newer):
 DIES = """
 import os, sys
 sys.path.insert(0, {root!r})
-from tias_slurm import ledger_schema
-from tias_slurm.store import SqliteStore
+from tias_slurm.ledger import schema as ledger_schema
+from tias_slurm.ledger.store import SqliteStore
 
 def die(*_):
     os.kill(os.getpid(), 9)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_queue import NOW, claims, config, queue, running
 
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.slurm import backfill
 from tias_slurm.slurm.backfill import Backfill, past_runs, read_records
 from tias_slurm.slurm.observer import observe

@@ -9,7 +9,7 @@ from worlds import DAY, HOUR, history, job_table, occupancy, plan, ranking, repl
 from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.levers import HELD, ExactLever, NiceLever, PriorityLever
 from tias_slurm.planner import Limits, Planner
 from tias_slurm.slurm.node_set import make

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import occupancy
 
-from tias_slurm import preemption
 from tias_slurm.placement import find_nodes, occupy, set_aside
-from tias_slurm.shadow_tables import Budget
+from tias_slurm.preemption import select as preemption
+from tias_slurm.preemption.tables import Budget
 
 NODE = (8, 64, 1000)
 

@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from worlds import HOUR, job_table, occupancy, prepared, snapshot, workload
 
-from tias_slurm import quota
 from tias_slurm.assemble import quota_settings
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.ledger import COUNTS, Ledger
+from tias_slurm.ledger import quota
+from tias_slurm.ledger.book import COUNTS, Ledger
+from tias_slurm.ledger.quota import Buckets, Settings, covered
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.policy.tias import Tias, preset
-from tias_slurm.quota import Buckets, Settings, covered
 from tias_slurm.replay import simulate
 from tias_slurm.slurm.nodes import uniform
-from tias_slurm.store import SqliteStore
 
 CAPACITY = 100.0
 RESERVE_S = Settings(1.0, 1.0).reserve_s

@@ -23,17 +23,18 @@ from test_daemon import desk  # noqa: F401
 from test_leadership import pair, turn  # noqa: F401
 from test_restore import wrote
 
-from tias_slurm import daemon as module
-from tias_slurm import logs, reload, slurm_guards, start
+from tias_slurm import logs
 from tias_slurm.config import load_config
 from tias_slurm.errors import InputError
-from tias_slurm.ledger import ACCEPTED, FOUND, LOST, SET
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger.book import ACCEPTED, FOUND, LOST, SET
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.restore import restore
+from tias_slurm.service import daemon as module
+from tias_slurm.service import reload, slurm_guards, start
+from tias_slurm.service.live_cycle import LiveCycle
+from tias_slurm.service.start import ledger_path
 from tias_slurm.slurm.checks_preempt import Qos
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.start import ledger_path
-from tias_slurm.store import SqliteStore
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import pytest
 from worlds import job_table, plan, snapshot
 
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
+from tias_slurm.ledger.requeue_log import RequeueLog
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.planner import Applied
-from tias_slurm.requeue_log import RequeueLog
-from tias_slurm.store import SqliteStore
 
 NONE = np.empty(0, dtype=np.int64)
 

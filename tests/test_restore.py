@@ -5,10 +5,10 @@ import pytest
 from raw_queue import NOW, Scripted, queue, running, waiting
 from worlds import job_table, plan, snapshot
 
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.restore import restore, summary
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.store import SqliteStore
 
 NOBODY = np.empty(0, dtype=np.int64)
 OURS = -300.0

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tias_slurm.senders import (
+from tias_slurm.notify.senders import (
     MOST_WAITING,
     SURELY_NOT,
     Courier,

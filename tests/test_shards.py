@@ -17,7 +17,7 @@ from worlds import workload
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
 from tias_slurm.gpu_weights import by_type, kinds, of_jobs, shards_of_gpu, spoken, times
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.policy.tias import Tias
 from tias_slurm.replay.cluster import VirtualCluster
 from tias_slurm.replay.dry_run import Options, Run, dry_run

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from test_tias import NOW, PRIOR, TEN, claim, rank
 from worlds import DAY, HOUR, rank_input
 
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.policy.shares import grant
 from tias_slurm.policy.tias import Tias, preset
 

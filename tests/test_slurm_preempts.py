@@ -9,10 +9,10 @@ from test_live_cluster import World
 
 from tias_slurm import assemble
 from tias_slurm.levers import PRIORITY_BASE
+from tias_slurm.preemption.by_slurm import SHIELD, SlurmPreempts
 from tias_slurm.slurm.checks_live import judge
 from tias_slurm.slurm.checks_preempt import Qos, mode_of, parse_qos, problems
 from tias_slurm.slurm.probes import Probes
-from tias_slurm.slurm_preempts import SHIELD, SlurmPreempts
 
 SETTINGS = config(requeue={"mode": "slurm"}, lever={"kind": "priority"})
 YES = "requeue=yes"

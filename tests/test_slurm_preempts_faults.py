@@ -8,8 +8,8 @@ from raw_queue import NOW, queue, running
 from test_slurm_preempts import OLD, YES, Slurms
 
 from tias_slurm.levers import PRIORITY_BASE
+from tias_slurm.preemption.by_slurm import SHIELD
 from tias_slurm.slurm.live import WriteResult
-from tias_slurm.slurm_preempts import SHIELD
 
 LOW = PRIORITY_BASE + 5
 FIXED = running(**{**OLD, "comment": "", "requeue": False}, job_id=1)  # Slurm would cancel it

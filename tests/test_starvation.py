@@ -6,7 +6,7 @@ from worlds import DAY, HOUR, job_table, prepared, rank_input, ranking, snapshot
 
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, RUNNING
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.policy.learning import Learner
 from tias_slurm.policy.tias import PRESETS, Tias, preset
 from tias_slurm.replay import simulate

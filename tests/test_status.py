@@ -13,18 +13,18 @@ import structlog
 from raw_queue import NOW, Scripted, queue, running, waiting
 from worlds import HOUR, job_table, rank_input, snapshot
 
-from tias_slurm import daemon as daemon_module
 from tias_slurm import hands, status, user_export
 from tias_slurm.cli import look as look_module
 from tias_slurm.cli.lookup import find
 from tias_slurm.cli.words import span
-from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError
-from tias_slurm.ledger import COLUMNS
+from tias_slurm.ledger.book import COLUMNS
 from tias_slurm.policy.learning import Learner
 from tias_slurm.policy.tias import Tias, preset
+from tias_slurm.service import daemon as daemon_module
+from tias_slurm.service.daemon import Daemon
+from tias_slurm.service.start import take_lock
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.start import take_lock
 
 status_module = importlib.import_module("tias_slurm.cli.status")
 EVIL = "al\x1b[2J\x07ice[bold]"

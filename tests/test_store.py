@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from worlds import job_table, plan, snapshot
 
-from tias_slurm import ledger_table
 from tias_slurm.errors import InputError
-from tias_slurm.ledger import BEFORE, COLUMNS, FOUND, SET, Ledger
-from tias_slurm.ledger_schema import SCHEMA
-from tias_slurm.ledger_trim import Bounds
+from tias_slurm.ledger import table as ledger_table
+from tias_slurm.ledger.book import BEFORE, COLUMNS, FOUND, SET, Ledger
+from tias_slurm.ledger.schema import SCHEMA
+from tias_slurm.ledger.store import Entry, LedgerError, SqliteStore
+from tias_slurm.ledger.trim import Bounds
 from tias_slurm.policy.learning import Learner
-from tias_slurm.store import Entry, LedgerError, SqliteStore
 
 NOBODY = np.empty(0, dtype=np.int64)
 
@@ -328,7 +328,7 @@ def test_a_directory_that_we_may_not_write(tmp_path):
     code = f"""
 import os, sys
 sys.path.insert(0, {str(Path(__file__).parents[1])!r})
-from tias_slurm.store import SqliteStore
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.errors import InputError
 os.setresuid(65534, 65534, 65534)
 try:

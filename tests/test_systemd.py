@@ -15,8 +15,8 @@ from raw_queue import Scripted, waiting
 from supervisor import Socket
 from test_daemon import desk, handlers, run_until  # noqa: F401
 
-from tias_slurm import daemon as module
 from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
+from tias_slurm.service import daemon as module
 from tias_slurm.slurm.live import AdapterError
 
 ROOT = Path(__file__).parents[1]

@@ -6,11 +6,11 @@ from hypothesis import strategies as st
 from raw_queue import NOW, queue, waiting
 from test_status import Desk
 
-from tias_slurm import tally
-from tias_slurm.ledger_trim import Bounds
+from tias_slurm.ledger import tally
+from tias_slurm.ledger.store import SqliteStore
+from tias_slurm.ledger.trim import Bounds
+from tias_slurm.service.start import ledger_path
 from tias_slurm.slurm.live import AdapterError
-from tias_slurm.start import ledger_path
-from tias_slurm.store import SqliteStore
 
 HOUR = tally.HOUR_S
 

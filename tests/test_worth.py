@@ -15,8 +15,8 @@ from worlds import HOUR, replay
 
 from tias_slurm.cli.report import moment
 from tias_slurm.errors import InputError
-from tias_slurm.ledger_table import COLUMNS
-from tias_slurm.remembered import Learned, Memory, take_claims, take_times
+from tias_slurm.ledger.remembered import Learned, Memory, take_claims, take_times
+from tias_slurm.ledger.table import COLUMNS
 from tias_slurm.replay.workload import Refusals, Workload
 from tias_slurm.slurm.nodes import uniform
 from tias_slurm.worth import as_they_stood, ended

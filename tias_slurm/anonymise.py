@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from tias_slurm.deadlines import Refusal
+    from tias_slurm.ledger.store import Entry
     from tias_slurm.replay.claims import ClaimReport
     from tias_slurm.replay.workload import Refusals, Workload
     from tias_slurm.slurm.live import RawTable
     from tias_slurm.slurm.node_set import NodeSet
-    from tias_slurm.store import Entry
 
 Kind = Literal["user", "account", "file"]
 

@@ -6,10 +6,11 @@ import json
 
 import numpy as np
 
-from tias_slurm import deadlines, quota
+from tias_slurm import deadlines
 from tias_slurm.config import Config
 from tias_slurm.jobs import Bools, Ints
-from tias_slurm.ledger import Ledger, Store
+from tias_slurm.ledger import quota
+from tias_slurm.ledger.book import Ledger, Store
 from tias_slurm.levers import Lever, NiceLever, PriorityLever, SiteFactorLever
 from tias_slurm.planner import Limits
 from tias_slurm.policy.learning import LearnSettings

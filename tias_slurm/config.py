@@ -19,7 +19,7 @@ from pydantic_core import ErrorDetails
 
 from tias_slurm.config_changes import bring_up
 from tias_slurm.errors import InputError, printable
-from tias_slurm.leadership import timing
+from tias_slurm.service.leadership import timing
 from tias_slurm.settings import (
     Cycle,
     Daemon,

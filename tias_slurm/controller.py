@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from tias_slurm.jobs import PENDING, Bools, Floats, RankInput, Snapshot, unsaved
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Applied, Plan, Planner
 from tias_slurm.policy.base import Policy, Ranking
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tias_slurm.audit import Action
 from tias_slurm.jobs import PENDING
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger.audit import Action
+from tias_slurm.service.live_cycle import LiveCycle
 
 Outcome = tuple[int, str, str]  # number of the audit record, result, the controller's words
 

@@ -9,11 +9,11 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from tias_slurm import gains
-from tias_slurm.remembered import Memory
+from tias_slurm.ledger import gains
+from tias_slurm.ledger.remembered import Memory
+from tias_slurm.ledger.store import Entry
+from tias_slurm.ledger.tally import HOUR_S, MOST, Tally
 from tias_slurm.replay.workload import weight_of
-from tias_slurm.store import Entry
-from tias_slurm.tally import HOUR_S, MOST, Tally
 
 # the actions of audit records: the fields of the levers, and these
 LEVERS: Final = ("nice", "priority", "site_factor")

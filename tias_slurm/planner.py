@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from tias_slurm import preemption
 from tias_slurm.holds import held
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Snapshot, unsaved
 from tias_slurm.levers import HELD, Lever
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import PRIOR_UPPER
-from tias_slurm.shadow_tables import Budget
+from tias_slurm.preemption import select as preemption
+from tias_slurm.preemption.tables import Budget
 
 _NOBODY = np.empty(0, dtype=np.int64)
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from tias_slurm.jobs import ACTIVE_STATES, Floats
-from tias_slurm.ledger_table import BEFORE, FOUND, NICE, SET, SUBMIT
+from tias_slurm.ledger.store import Entry, SqliteStore
+from tias_slurm.ledger.table import BEFORE, FOUND, NICE, SET, SUBMIT
 from tias_slurm.levers import HELD
 from tias_slurm.slurm.live import Adapter, Field, RawTable, WriteResult, by_admin
 from tias_slurm.slurm.live_values import explicit
-from tias_slurm.store import Entry, SqliteStore
 
 
 @dataclass(frozen=True, slots=True)

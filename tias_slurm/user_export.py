@@ -15,9 +15,9 @@ import struct
 
 import numpy as np
 
-from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
+from tias_slurm.ledger import table as ledger_table
 from tias_slurm.policy.learning import Learner
 
 FILE = "jobs.json"

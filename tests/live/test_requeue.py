@@ -28,7 +28,7 @@ from requeue_bed import (
 )
 
 from tias_slurm.config import load_config
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.service.live_cycle import LiveCycle
 
 
 @pytest.mark.core
@@ -200,7 +200,7 @@ def test_a_change_of_mind_at_the_last_moment(site: Site) -> None:
 
 KILLED = """
 import os, signal, structlog
-from tias_slurm import daemon
+from tias_slurm.service import daemon
 real = daemon.choose
 def choose(*words, **more):
     adapter, why = real(*words, **more)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
     from tias_slurm.config import Config
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.ledger.store import SqliteStore
 
 Rows = list[tuple[str, str]]
 # users and accounts on the page; --json has all
@@ -18,8 +18,8 @@ def budgets(
     config: Config, store: SqliteStore, left: dict[str, Any], now: float, names: Names | None
 ) -> dict[str, Any]:
     """Ready for JSON. `left`: what the daemon left of its last cycle; `names`: stand-ins."""
-    from tias_slurm import quota
-    from tias_slurm.requeue_log import RequeueLog
+    from tias_slurm.ledger import quota
+    from tias_slurm.ledger.requeue_log import RequeueLog
 
     log = RequeueLog()
     log.loads(store.get("requeues") or "")

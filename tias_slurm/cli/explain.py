@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.look import Look
     from tias_slurm.config import Config
-    from tias_slurm.no_requeue import Asked
+    from tias_slurm.preemption.why_nobody import Asked
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOBID", help="4711; 4711_3, a task; 4711+1, a component of a het job.")
@@ -65,13 +65,13 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     """The whole account of the job in row `at` of the queue, ready for JSON. `names`: stand-ins."""
     import numpy as np
 
-    from tias_slurm.claim_life import REASONS
     from tias_slurm.cli.explain_answer import answer
     from tias_slurm.cli.lookup import names_of, peers, startable
     from tias_slurm.explain import Case, account, place
     from tias_slurm.gpu_weights import spoken
+    from tias_slurm.ledger.claim_life import REASONS
     from tias_slurm.levers import HELD
-    from tias_slurm.no_requeue import nobody_for, spared_by
+    from tias_slurm.preemption.why_nobody import nobody_for, spared_by
 
     raw = seen.raw if names is None else names.queue(seen.raw)
     job: dict[str, Any] = {
@@ -196,7 +196,7 @@ def _leave_out(job: dict[str, Any]) -> None:
 
 def _asked(seen: Look) -> Asked:
     """What the planner is asked about requeues with."""
-    from tias_slurm.no_requeue import Asked
+    from tias_slurm.preemption.why_nobody import Asked
 
     made, cycle = seen.seen, seen.cycle
     return Asked(
@@ -254,7 +254,7 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
 def _idle(settings: Config) -> str:
     """Why nothing that a cycle plans is sent now; "": it is."""
     from tias_slurm import hands, status
-    from tias_slurm.leadership import this_host
+    from tias_slurm.service.leadership import this_host
 
     state_dir = settings.daemon.state_dir
     host = this_host() if settings.daemon.lease_path else ""

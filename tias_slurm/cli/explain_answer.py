@@ -18,7 +18,7 @@ def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
     from tias_slurm.cli.explain import NO_CURE, NOT_ELIGIBLE
     from tias_slurm.gpu_weights import spoken
     from tias_slurm.levers import HOLD_REASON
-    from tias_slurm.notice_words import HARDLY_MET
+    from tias_slurm.notify.words import HARDLY_MET
     from tias_slurm.slurm.observer import nodes_in_doubt
 
     name, lever, reason = job["job"], job["lever"], job["slurm_reason"]

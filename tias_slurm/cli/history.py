@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
 
     from tias_slurm.config import Config
-    from tias_slurm.store import Entry
+    from tias_slurm.ledger.store import Entry
 
 
 def history(
@@ -74,9 +74,9 @@ class Recalled:
 
 def recall(config: Config, number: int) -> Recalled:
     """What the ledger in use keeps of a job by its number. Raises InputError if it may not be read."""
-    from tias_slurm import gains
     from tias_slurm.cli.look import ledger_in_use, need_ledger
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.ledger import gains
+    from tias_slurm.ledger.store import SqliteStore
 
     need_ledger(config)
     path = ledger_in_use(config)
@@ -159,8 +159,8 @@ def _show(number: int, known: Recalled, messages: list[dict[str, Any]], zone: Zo
 
 def _rows(known: Recalled) -> list[tuple[Any, ...]]:
     """Time, action, from, to, result and words of all that was done to the job, and for it."""
-    from tias_slurm import gains
     from tias_slurm.cli.words import span
+    from tias_slurm.ledger import gains
     from tias_slurm.levers import shown
 
     rows: list[tuple[Any, ...]] = []

@@ -12,18 +12,18 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm import logs
-from tias_slurm.audit import actions, reason
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.look import adapter_of, look, need_ledger
 from tias_slurm.config import load_config
-from tias_slurm.daemon import Daemon
 from tias_slurm.errors import InputError, printable
+from tias_slurm.ledger.audit import actions, reason
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.levers import shown
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
+from tias_slurm.service.daemon import Daemon
+from tias_slurm.service.start import alone, ledger_path
 from tias_slurm.slurm.live_cluster import job_names
-from tias_slurm.start import alone, ledger_path
-from tias_slurm.store import SqliteStore
 
 ModeOption = Annotated[
     str | None, typer.Option("--mode", metavar="MODE", help="dry-run or enforce, instead of the settings'.")

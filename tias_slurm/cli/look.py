@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tias_slurm import gains
 from tias_slurm.config import Config
 from tias_slurm.controller import Seen
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Bools, Snapshot
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger import gains
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.planner import Plan
+from tias_slurm.service.live_cycle import LiveCycle
+from tias_slurm.service.start import ledger_path
 from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, RawTable
 from tias_slurm.slurm.observer import Observed
-from tias_slurm.start import ledger_path
-from tias_slurm.store import SqliteStore
 from tias_slurm.user_export import UserStore
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from tias_slurm.config import Config
-    from tias_slurm.notice_book import Row
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.ledger.store import SqliteStore
+    from tias_slurm.notify.book import Row
 
 DAY_S = 86_400.0
 
@@ -16,8 +16,8 @@ def told(config: Config, number: int, *, words: bool = True) -> list[dict[str, A
     """What the job with that number, or its array, was or is to be told, ready for JSON. `words`: also why
     sending failed, where a mail program may name a user."""
     from tias_slurm.cli.look import ledger_in_use
-    from tias_slurm.notice_book import NoticeBook
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.ledger.store import SqliteStore
+    from tias_slurm.notify.book import NoticeBook
 
     path = ledger_in_use(config)
     if path is None:
@@ -58,8 +58,8 @@ def line(message: dict[str, Any]) -> tuple[str, str]:
 
 def summary(store: SqliteStore, how: str, now: float) -> dict[str, Any]:
     """Messages that wait, and what became of those of the last day, ready for JSON."""
-    from tias_slurm.notice_book import NoticeBook
-    from tias_slurm.notices import by_result
+    from tias_slurm.notify.book import NoticeBook
+    from tias_slurm.notify.due import by_result
 
     day = dict(by_result([row.kept for row in NoticeBook(store).since(now - DAY_S)], now - DAY_S))
     return {"how": how, "waiting": day.pop("waits", 0), "day": day}

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.dry_run import Show
     from tias_slurm.config import Config
+    from tias_slurm.ledger.store import Entry
+    from tias_slurm.ledger.tally import Tally
     from tias_slurm.replay.claims import ClaimReport
     from tias_slurm.replay.workload import Workload
     from tias_slurm.slurm.node_set import NodeSet
-    from tias_slurm.store import Entry
-    from tias_slurm.tally import Tally
 
 NO_RECORD = 3
 _SPAN = re.compile(r"(\d{1,6})(w|d|h|m)", re.ASCII)
@@ -134,12 +134,12 @@ def moment(option: str, text: str, zone: ZoneInfo, origin: float) -> float:
 
 def gather(settings: Config, ask: Ask, names: Names | None, show: Show) -> dict[str, Any]:
     """The whole report as a document, times in epoch s. Raises InputError, AdapterError."""
-    from tias_slurm import gains, remembered
     from tias_slurm.doings import Jobs, covered, doings
-    from tias_slurm.ledger_trim import DROPPED, dropped
+    from tias_slurm.ledger import gains, remembered
+    from tias_slurm.ledger.store import SqliteStore
+    from tias_slurm.ledger.trim import DROPPED, dropped
     from tias_slurm.replay.claims import find_deadlines
     from tias_slurm.replay.workload import weigh_jobs
-    from tias_slurm.store import SqliteStore
 
     since, until = ask.since, ask.until
     path, dry = _ledger(settings, since, until)
@@ -236,8 +236,8 @@ def _judge(
 
 def _ledger(settings: Config, since: float, until: float) -> tuple[str, bool]:
     """The ledger that tells of that time, the real one first, and whether it is one of a dry run."""
-    from tias_slurm.start import ledger_path
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.ledger.store import SqliteStore
+    from tias_slurm.service.start import ledger_path
 
     paths = [(ledger_path(settings, mode), mode == "dry-run") for mode in ("enforce", "dry-run")]
     there = [(path, dry) for path, dry in paths if os.path.exists(path)]
@@ -269,8 +269,8 @@ def _lacks(settings: Config, since: float, dropped: dict[str, Any]) -> str:
 
 def _records(store: Any, since: float, until: float) -> tuple[list[Entry], Tally]:
     """What the ledger noted in that time."""
-    from tias_slurm import tally
     from tias_slurm.doings import ACTIONS
+    from tias_slurm.ledger import tally
 
     found = [e for action in ACTIONS for e in store.actions(action, since) if e.time <= until]
     return sorted(found, key=lambda e: (e.time, e.job_id)), tally.read(store, since, until)

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tias_slurm.cli.words import cell, console, grid, moment, span
-from tias_slurm.gains import summary_words
+from tias_slurm.ledger.gains import summary_words
 from tias_slurm.replay.wording import amount, count, duration, percent, plural, top, unique
 from tias_slurm.worth import LIFE, WITHOUT
 

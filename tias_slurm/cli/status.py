@@ -76,7 +76,7 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
     """All that there is to say, ready for JSON: times in epoch s. `names`: stand-ins. Raises InputError."""
     from tias_slurm import hands
     from tias_slurm import status as state
-    from tias_slurm.leadership import this_host
+    from tias_slurm.service.leadership import this_host
 
     state_dir = settings.daemon.state_dir
     if not os.path.isdir(state_dir):
@@ -121,14 +121,14 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
 
 def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | None) -> dict[str, Any]:
     """What the ledger of a mode tells: budgets, requeues, what was learned. `left`: see budgets."""
-    from tias_slurm import gains
     from tias_slurm.assemble import learning
     from tias_slurm.cli.budgets import budgets
     from tias_slurm.cli.messages import summary
-    from tias_slurm.ledger_trim import DROPPED, dropped
+    from tias_slurm.ledger import gains
+    from tias_slurm.ledger.store import SqliteStore
+    from tias_slurm.ledger.trim import DROPPED, dropped
     from tias_slurm.policy.learning import Learner
-    from tias_slurm.start import ledger_path
-    from tias_slurm.store import SqliteStore
+    from tias_slurm.service.start import ledger_path
 
     path = ledger_path(settings, mode)
     if not os.path.exists(path):

@@ -9,12 +9,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tias_slurm import gains
 from tias_slurm.cli.budgets import rows as budget_rows
 from tias_slurm.cli.messages import status_line
 from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
 from tias_slurm.gpu_weights import spoken
+from tias_slurm.ledger import gains
 
 Rows = list[tuple[str, str]]
 

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from tias_slurm import __version__
 from tias_slurm.errors import InputError, printable
-from tias_slurm.ledger_trim import Trimmed
+from tias_slurm.ledger.trim import Trimmed
 from tias_slurm.observe.steps import STEPS
 from tias_slurm.policy.tias import CLASSES
 

@@ -10,10 +10,10 @@ from tias_slurm import status, user_export
 from tias_slurm.config import Config
 from tias_slurm.cycle import Cycle
 from tias_slurm.errors import InputError, printable
-from tias_slurm.keeper import Keeper
-from tias_slurm.ledger_trim import Trimmed
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger.trim import Trimmed
 from tias_slurm.observe.systemd import Notifier, Pulse
+from tias_slurm.service.keeper import Keeper
+from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.live import SiteFacts
 
 # a daemon whose last good cycle is older than so many intervals is not ready
@@ -193,7 +193,7 @@ class Show:
     def cycle(
         self, config: Config, made: LiveCycle, cycle: Cycle, steps: dict[str, float], no_raise: str = ""
     ) -> None:
-        """A cycle ended. A disk that is full ends no cycle. `no_raise`: why nobody is raised; "": they are."""
+        """A cycle ended. A full disk ends none. `no_raise`: why nobody is raised; "": they are."""
         now, self._trouble = round(time.time(), 3), ""
         snapshot = None
         if cycle.result == "ok":

@@ -16,7 +16,7 @@ import numpy as np
 from tias_slurm.errors import InputError, printable
 from tias_slurm.gpu_weights import of_jobs
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.ledger import Ledger
+from tias_slurm.ledger.book import Ledger
 from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm import checks, runs, sacct_text
 from tias_slurm.slurm.command_run import Runner

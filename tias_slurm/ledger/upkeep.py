@@ -8,9 +8,9 @@ from typing import Any
 
 from tias_slurm import hands
 from tias_slurm.config import Config
-from tias_slurm.ledger_trim import Bounds, Trimmed
+from tias_slurm.ledger.store import SqliteStore
+from tias_slurm.ledger.trim import Bounds, Trimmed
 from tias_slurm.slurm.live import RawTable
-from tias_slurm.store import SqliteStore
 
 # how often is looked for what is older than keep_days, s
 AGE_S = 86_400.0

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tias_slurm.jobs import PENDING, Bools, Floats, Snapshot
-from tias_slurm.ledger_table import (
+from tias_slurm.ledger.table import (
     BEFORE,
     BLOCKED_AT,
     HELD_BY_US,

@@ -17,14 +17,14 @@ from typing import IO, Any
 from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
-from tias_slurm.keeper import Keeper
-from tias_slurm.leadership import Knowledge, LeaseFile, Timing, this_host, timing
+from tias_slurm.ledger.store import SqliteStore, known_to
 from tias_slurm.observe.systemd import Pulse
+from tias_slurm.service.keeper import Keeper
+from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, this_host, timing
 from tias_slurm.slurm.checks_preempt import Qos, problems
 from tias_slurm.slurm.in_charge import InCharge
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import look_at_qos, mode_in_file
-from tias_slurm.store import SqliteStore, known_to
 
 
 def check(

@@ -5,17 +5,18 @@ from __future__ import annotations
 import time
 from functools import partial
 
-from tias_slurm import assemble, gains, hands
+from tias_slurm import assemble, hands
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller, Past, Recorder
 from tias_slurm.jobs import Bools
-from tias_slurm.ledger import Store
+from tias_slurm.ledger import gains
+from tias_slurm.ledger.book import Store
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.planner import Planner
 from tias_slurm.policy.tias import Tias
+from tias_slurm.service.slurm_guards import GuardedPreempts
 from tias_slurm.slurm.live import Adapter, RawTable, SiteFacts
 from tias_slurm.slurm.live_cluster import LiveCluster, Told
-from tias_slurm.slurm_guards import GuardedPreempts
-from tias_slurm.store import SqliteStore
 
 
 class LiveCycle:

@@ -10,19 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm import notice_words
-from tias_slurm.claim_life import REASONS as UNACCEPTED
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, Floats, Ints
-from tias_slurm.ledger_table import CLAIM, COUNTS, FIRST, REQUEUED_AT, REQUEUES
-from tias_slurm.live_cycle import LiveCycle
-from tias_slurm.notice_book import NoticeBook, Row
-from tias_slurm.notice_words import Message
-from tias_slurm.notices import IMPOSSIBLE, REFUSED, REQUEUE, Kept, Key, Notice, Standing, due, left_this_hour
-from tias_slurm.notices import requeued as was_requeued
-from tias_slurm.senders import SURELY_NOT, TROUBLES, Courier, Letter, Mail, Output, Send
+from tias_slurm.ledger.claim_life import REASONS as UNACCEPTED
+from tias_slurm.ledger.store import LedgerError, SqliteStore
+from tias_slurm.ledger.table import CLAIM, COUNTS, FIRST, REQUEUED_AT, REQUEUES
+from tias_slurm.notify import words as notice_words
+from tias_slurm.notify.book import NoticeBook, Row
+from tias_slurm.notify.due import (
+    IMPOSSIBLE,
+    REFUSED,
+    REQUEUE,
+    Kept,
+    Key,
+    Notice,
+    Standing,
+    due,
+    left_this_hour,
+)
+from tias_slurm.notify.due import requeued as was_requeued
+from tias_slurm.notify.senders import SURELY_NOT, TROUBLES, Courier, Letter, Mail, Output, Send
+from tias_slurm.notify.words import Message
+from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.live_cluster import job_names
-from tias_slurm.store import LedgerError, SqliteStore
 
 # told of each message: its reason, how it went, what became of it
 Count = Callable[[str, str, str], None]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tias_slurm.jobs import Bools, Floats, Ints, Snapshot
-from tias_slurm.ledger_table import (
+from tias_slurm.ledger.table import (
     ACCEPTED,
     BEFORE,
     BLOCKED_AT,

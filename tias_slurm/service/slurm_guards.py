@@ -9,15 +9,15 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from tias_slurm import start
 from tias_slurm.config import Config
 from tias_slurm.jobs import PENDING, Bools, History, Snapshot
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
+from tias_slurm.preemption.by_slurm import SlurmPreempts
+from tias_slurm.service import start
 from tias_slurm.slurm.checks_preempt import Qos
 from tias_slurm.slurm.live import Adapter, AdapterError
 from tias_slurm.slurm.probes import look_at_qos
-from tias_slurm.slurm_preempts import SlurmPreempts
 
 # how long a look at the QOS holds, s: slurmdbd may be slow, and slurmctld knows them without it
 QOS_AGE_S = 300.0

@@ -14,12 +14,15 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tias_slurm import ledger_schema, ledger_table, ledger_trim, tally
 from tias_slurm.errors import InputError, printable
 from tias_slurm.errors import LedgerError as LedgerError
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.leadership import Knowledge
+from tias_slurm.ledger import schema as ledger_schema
+from tias_slurm.ledger import table as ledger_table
+from tias_slurm.ledger import tally
+from tias_slurm.ledger import trim as ledger_trim
 from tias_slurm.policy.learning import Learner
+from tias_slurm.service.leadership import Knowledge
 
 _NAMES = ledger_schema.NAMES
 _AT_ONCE = 500  # ids in one query

@@ -11,7 +11,7 @@ import numpy as np
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.placement import could_hold, enough, find_nodes, occupy, set_aside
-from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow, Slots
+from tias_slurm.preemption.tables import Budget, Entries, Queue, Shadow, Slots
 
 # waiting rows that are looked at together, and requests that are remembered to have failed
 _CHUNK, _FAILURES = 4096, 256

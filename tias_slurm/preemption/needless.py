@@ -10,8 +10,8 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.shadow import requeue, walk
-from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow, copy
+from tias_slurm.preemption.shadow import requeue, walk
+from tias_slurm.preemption.tables import Budget, Entries, Queue, Shadow, copy
 
 # what may be spent on it in a cycle: looks at a waiting job, and kinds of requests that are summed up; who
 # could not be tried within is a victim all the same

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from tias_slurm.config import Config
 from tias_slurm.jobs import Ints, Snapshot
+from tias_slurm.ledger.store import Entry
 from tias_slurm.levers import HELD, HOLD_REASON, shown
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Policy, Ranking
 from tias_slurm.slurm.live import RawTable
 from tias_slurm.slurm.live_cluster import job_names
-from tias_slurm.store import Entry
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.ledger_rows import find
-from tias_slurm.ledger_table import ATTAINED, CLAIM, COLUMNS, COUNTS, FIRST, KEPT, LOST, REDONE, SUBMIT
+from tias_slurm.ledger.rows import find
+from tias_slurm.ledger.table import ATTAINED, CLAIM, COLUMNS, COUNTS, FIRST, KEPT, LOST, REDONE, SUBMIT
 from tias_slurm.replay.workload import weight_of
 
 # accounting and controller may round a time differently

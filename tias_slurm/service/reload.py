@@ -14,16 +14,16 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from tias_slurm import start
 from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError
-from tias_slurm.keeper import Guarded, Keeper
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.observe.show import Show
 from tias_slurm.restore import restore
+from tias_slurm.service import start
+from tias_slurm.service.keeper import Guarded, Keeper
+from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.checks_preempt import compares_priorities
 from tias_slurm.slurm.live import Adapter, AdapterError, Field, SiteFacts
-from tias_slurm.store import SqliteStore
 
 # how often systemd is told that a reload goes on, s
 _TELL_S = 10.0

@@ -7,8 +7,8 @@ import errno
 import os
 import sqlite3
 
-from tias_slurm import ledger_table
 from tias_slurm.errors import InputError, LedgerError, printable
+from tias_slurm.ledger import table as ledger_table
 
 SCHEMA = 5
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)

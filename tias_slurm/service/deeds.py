@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import Any
 
-from tias_slurm import audit
 from tias_slurm.cycle import Outcome
 from tias_slurm.jobs import Snapshot
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.ledger import audit
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.observe.show import Show
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
+from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.live import WriteResult
 from tias_slurm.slurm.live_requeue import outcome
-from tias_slurm.store import SqliteStore
 
 # after "no rights" nothing is written for so long, s
 NO_RIGHTS_PAUSE_S = 600.0

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tias_slurm.errors import InputError
-from tias_slurm.leadership import Knowledge, LeaseFile, Timing, clock, unknown
 from tias_slurm.observe.systemd import Pulse
+from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, clock, unknown
 from tias_slurm.slurm.live import (
     Adapter,
     AdapterError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tias_slurm.live_cycle import LiveCycle
+from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.backfill import Backfill
 
 

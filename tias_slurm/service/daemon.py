@@ -10,32 +10,34 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import IO, Any
 
-from tias_slurm import hands, logs, reload, start, status, tally
+from tias_slurm import hands, logs, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.cycle import Cycle, tell
-from tias_slurm.deeds import Deeds
-from tias_slurm.earlier_runs import EarlierRuns
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Snapshot
-from tias_slurm.keeper import Guarded, Keeper
-from tias_slurm.leadership import this_host
-from tias_slurm.live_cycle import LiveCycle
-from tias_slurm.messenger import Messenger
+from tias_slurm.ledger import tally
+from tias_slurm.ledger.earlier_runs import EarlierRuns
+from tias_slurm.ledger.store import LedgerError, SqliteStore
+from tias_slurm.ledger.upkeep import Upkeep
+from tias_slurm.notify.messenger import Messenger
 from tias_slurm.observe.show import Show
 from tias_slurm.observe.steps import StepClock
 from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
-from tias_slurm.schedule import Schedule
+from tias_slurm.service import reload, start
+from tias_slurm.service.deeds import Deeds
+from tias_slurm.service.keeper import Guarded, Keeper
+from tias_slurm.service.leadership import this_host
+from tias_slurm.service.live_cycle import LiveCycle
+from tias_slurm.service.schedule import Schedule
+from tias_slurm.service.slurm_guards import Guards
+from tias_slurm.service.start import ledger_path, take_lock
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
-from tias_slurm.slurm_guards import Guards
-from tias_slurm.start import ledger_path, take_lock
-from tias_slurm.store import LedgerError, SqliteStore
-from tias_slurm.upkeep import Upkeep
 
 # the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
 CALLS_IN_ONE, SLACK_S = 4, 60.0

@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tias_slurm.claim_life import REASONS, TAKEN, Claim, follow
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot, unsaved
-from tias_slurm.ledger_rows import find, rows_of
-from tias_slurm.ledger_table import (
+from tias_slurm.ledger.claim_life import REASONS, TAKEN, Claim, follow
+from tias_slurm.ledger.quota import Buckets, Settings, covered
+from tias_slurm.ledger.requeue_log import RequeueLog
+from tias_slurm.ledger.rows import find, rows_of
+from tias_slurm.ledger.table import (
     ACCEPTED,
     ATTAINED,
     BEFORE,
@@ -44,14 +46,12 @@ from tias_slurm.ledger_table import (
     WARNED_FOR,
     WITHHELD,
 )  # fmt: skip
-from tias_slurm.ledger_table import Store as Store
-from tias_slurm.ledger_waits import follow_holds, follow_waits
+from tias_slurm.ledger.table import Store as Store
+from tias_slurm.ledger.waits import follow_holds, follow_waits
 from tias_slurm.levers import HELD
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.learning import Learner, LearnSettings
-from tias_slurm.quota import Buckets, Settings, covered
-from tias_slurm.requeue_log import RequeueLog
 
 # after so long without a look, seconds, what a requeued job did meanwhile is not known well enough
 GAP_S = 600.0

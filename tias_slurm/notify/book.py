@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tias_slurm.errors import printable
-from tias_slurm.notice_words import Message
-from tias_slurm.notices import Kept, Key
-from tias_slurm.store import SqliteStore
+from tias_slurm.ledger.store import SqliteStore
+from tias_slurm.notify.due import Kept, Key
+from tias_slurm.notify.words import Message
 
 _COLUMNS = "job_id, reason, time, about, taken_up, result, how, record, message, text"
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints, Occupancy
-from tias_slurm.needless import needed
-from tias_slurm.shadow import freeable, requeue, walk
-from tias_slurm.shadow_tables import Budget, Entries, Queue, Shadow, copy
+from tias_slurm.preemption.needless import needed
+from tias_slurm.preemption.shadow import freeable, requeue, walk
+from tias_slurm.preemption.tables import Budget, Entries, Queue, Shadow, copy
 
 NO_LIMIT = 2**62
 # how often the order is walked again before nobody is requeued: what fits moves about too much

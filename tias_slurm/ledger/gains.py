@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
+from tias_slurm.ledger.store import Entry, SqliteStore
 from tias_slurm.slurm.live_requeue import Watched
-from tias_slurm.store import Entry, SqliteStore
 
 Span = Callable[[float], str]
 # a job that others were requeued for is watched for so long, also over restarts, s

@@ -1,0 +1,1 @@
+"""Whom to requeue so that which waiting job starts, and why nobody is."""

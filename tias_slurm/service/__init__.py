@@ -1,0 +1,1 @@
+"""The daemon: its start, schedule, reload and leadership."""
