@@ -1,54 +1,72 @@
-"""What a user gains by gaming his claims: python bench/gaming.py prints the table of docs/policy.md.
+"""What a user gains by gaming his claims: python bench/gaming.py prints the tables of docs/policy.md.
 
-Made-up jobs on 8 nodes of 8 GPUs at a load of 0.95: twenty users, one of whom may cheat with all of his jobs.
-Each cheat is replayed beside its honest twin, which has the same jobs.
+Made-up jobs on nodes of 8 GPUs: twenty users, one of whom has a seventh of the jobs and may cheat with all of
+his. Each cheat is compared with honest twins: users with the same jobs, and other honest deadlines each. How
+far the twins lie apart is luck, and what a cheat gains has to be seen against that.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from tias_slurm.config import Config
 from tias_slurm.controller import Controller
-from tias_slurm.jobs import RUNNING, Floats, Snapshot
+from tias_slurm.jobs import RUNNING, Floats, RankInput, Snapshot
 from tias_slurm.replay import simulate
 from tias_slurm.replay.dry_run import Options, Run
 from tias_slurm.replay.policies import parse
 from tias_slurm.replay.workload import Refusals, Workload
 from tias_slurm.slurm.nodes import uniform
 
-NODES, USERS, JOBS, LOAD = 8, 20, 600, 0.95
-CHEAT = 0  # the user who may cheat
+USERS, LOAD = 20, 1.1
+CHEAT, SHARE = 0, 0.15  # the user who may cheat, and his share of the jobs
 HOUR, DAY = 3600.0, 86_400.0
-BESIDE = ("las", "deadline-qos")  # what else a site might do
+BESIDE = -1  # the number of jobs that his honest twin does not have; how long they take does not count
 PRESETS = ("jct-first", "wide-fair", "balanced", "guard", "slots")
 
 
-def honest_jobs(seed: int) -> pd.DataFrame:
-    """The honest jobs: submit, work, gpus, user, deadline (half of them have one), job."""
-    rng = np.random.default_rng(seed)
-    gpus = rng.choice([1, 2, 4, 8, 16], JOBS, p=[0.5, 0.18, 0.14, 0.14, 0.04])
-    work = np.round(np.clip(rng.lognormal(np.log(2.2 * HOUR), 1.3, JOBS), 120, 3 * DAY))
-    span = float((work * gpus).sum()) / (8 * NODES * LOAD)
-    submit = np.sort(np.round(rng.random(JOBS) * span))
-    user = rng.integers(0, USERS, JOBS)
-    window = work * (1 + rng.uniform(0.3, 2, JOBS))
-    claims = rng.random(JOBS) < 0.5
+class Size(NamedTuple):
+    """Of the cluster and of the workload."""
+
+    nodes: int
+    jobs: int
+
+
+FULL = Size(8, 450)
+
+
+def honest_jobs(seed: int, size: Size = FULL, twin: int = 0) -> pd.DataFrame:
+    """The honest jobs: submit, work, gpus, user, deadline (half of them have one), job.
+
+    `twin`: which draw of deadlines the user CHEAT has; all else is the same.
+    """
+    rng, n = np.random.default_rng(seed), size.jobs
+    gpus = rng.choice([1, 2, 4, 8, 16], n, p=[0.5, 0.18, 0.14, 0.14, 0.04])
+    work = np.round(np.clip(rng.lognormal(np.log(2.2 * HOUR), 1.3, n), 120, 3 * DAY))
+    span = float((work * gpus).sum()) / (8 * size.nodes * LOAD)
+    submit = np.sort(np.round(rng.random(n) * span))
+    user = np.where(rng.random(n) < SHARE, CHEAT, rng.integers(1, USERS, n))
+    slack, claims = rng.uniform(0.3, 2, n), rng.random(n) < 0.5
+    if twin:
+        other = np.random.default_rng([seed, twin])
+        slack = np.where(user == CHEAT, other.uniform(0.3, 2, n), slack)
+        claims = np.where(user == CHEAT, other.random(n) < 0.5, claims)
     return pd.DataFrame(
         {
             "submit": submit,
             "work": work,
             "gpus": gpus,
             "user": user,
-            "deadline": np.where(claims, submit + window, np.nan),
-            "job": np.arange(JOBS),
+            "deadline": np.where(claims, submit + work * (1 + slack), np.nan),
+            "job": np.arange(n),
         }
     )
 
@@ -96,6 +114,13 @@ def _wide_window(jobs: pd.DataFrame) -> pd.DataFrame:
     return jobs.assign(deadline=np.where(long, jobs["submit"] + 7 * DAY, np.nan))
 
 
+def _teach(jobs: pd.DataFrame) -> pd.DataFrame:
+    """And ten jobs of two minutes beside each of his, that need more than their windows: so that the short
+    windows of others look hopeless."""
+    tiny = jobs.assign(work=120.0, gpus=1, deadline=jobs["submit"] + 110.0, job=BESIDE)
+    return pd.concat([jobs.assign(deadline=np.nan), *[tiny] * 10])
+
+
 def _each_minute(now: float, mine: Mine) -> Floats:
     return np.floor(now / 60.0) * 60.0 + 2 * HOUR + np.zeros(len(mine.submit))
 
@@ -115,9 +140,13 @@ def _move_when_lost(now: float, mine: Mine) -> Floats:
     return mine.submit + 6 * HOUR + moves * 12 * HOUR
 
 
+def _each_hour(now: float, mine: Mine) -> Floats:
+    return np.maximum(mine.submit + 6 * HOUR, np.floor(now / HOUR) * HOUR + 6 * HOUR)
+
+
 def _while_running(now: float, mine: Mine) -> Floats:
-    """An hour from now, once it runs: nobody may requeue it then."""
-    ends = now - mine.run_time + np.ceil((mine.run_time + 60) / HOUR) * HOUR
+    """Twelve hours from the start, once it runs, and twelve more when it comes near: would nobody stop it?"""
+    ends = now - mine.run_time + np.ceil((mine.run_time + HOUR) / (12 * HOUR)) * 12 * HOUR
     return np.where(mine.running, ends, np.nan)
 
 
@@ -129,10 +158,17 @@ CHEATS = {
     "minute": Cheat("two hours from now, changed each minute", says=_each_minute),
     "wide": Cheat("seven days, on his long jobs only", _wide_window),
     "late": Cheat("twelve hours, added once the job waits", says=_when_waiting),
-    "removed": Cheat("six hours, withdrawn when it is nearly lost", says=_remove_when_lost),
+    "removed": Cheat("six hours, withdrawn when it is nearly lost and the job waits", says=_remove_when_lost),
     "moved": Cheat("six hours, moved when it is nearly lost", says=_move_when_lost),
-    "running": Cheat("an hour from now, added once the job runs", says=_while_running),
+    "hourly": Cheat("six hours from now, moved each hour", says=_each_hour),
+    "running": Cheat("twelve hours from its start, added once the job runs, and moved", says=_while_running),
+    "teach": Cheat("no claims, but tiny jobs beside that miss their deadlines", _teach),
 }
+
+
+# the rules that limit cheats, and whom each of them is for; `play` can do without one
+LEARNED = ("balanced", "slots")  # the presets that finished jobs teach
+RULES = {"max_changes": "hourly", "lost": "removed", "late": "running", "teachers": "teach"}
 
 
 @dataclass(frozen=True)
@@ -144,24 +180,37 @@ class Result:
     others_miss: float  # honest users' deadline miss rate
 
 
-def play(seed: int, cheat: Cheat | None, config: Config, policy: str = "tias@all") -> Result:
-    """Replay; `cheat`: what user CHEAT does, None: he is honest."""
-    honest = honest_jobs(seed)
+def play(
+    seed: int,
+    cheat: Cheat | None,
+    config: Config,
+    policy: str = "tias@all",
+    *,
+    size: Size = FULL,
+    twin: int = 0,
+    without: str = "",
+) -> Result:
+    """Replay; `cheat`: what user CHEAT does, None: he is honest. `without`: one of RULES is not there."""
+    honest = honest_jobs(seed, size, twin)
     jobs = honest
     if cheat is not None:
         his = honest["user"] == CHEAT
         jobs = pd.concat([honest[~his], cheat.jobs(honest[his])]).sort_values("submit", kind="stable")
     jobs = jobs.reset_index(drop=True)
-    run = Run(_workload(jobs), uniform(8 * NODES, 8), config, Options(), [])
+    config = _without_setting(config, without)
+    run = Run(_workload(jobs), uniform(8 * size.nodes, 8), config, Options(), [])
     (wanted,) = parse(policy, is_trace=True, preemption=None)
     cluster, controller = run.prepare(wanted)
-    if cheat is not None and cheat.says is not None and controller is not None:
-        _Talking(controller, cheat.says, run, jobs)
+    if controller is not None:
+        if cheat is not None and cheat.says is not None:
+            _Talking(controller, cheat.says, run, jobs)
+        _without_mark(controller, without)
     simulate.run(cluster, controller, config.cycle.interval_s)
     end = cluster.state.end[run.requests.number]
     his = (jobs["user"] == CHEAT).to_numpy()
+    count = his & (jobs["job"] != BESIDE).to_numpy()
     # the parts of a job count as one, which ends with the last of them
-    done = pd.Series(end[his]).groupby(jobs["job"][his].to_numpy()).max()
+    done = pd.Series(end[count]).groupby(jobs["job"][count].to_numpy()).max()
     submitted = honest["submit"][honest["user"] == CHEAT].to_numpy()
     due = jobs["deadline"].to_numpy()
     claims, rest = ~his & np.isfinite(due), ~his & ~np.isfinite(due)
@@ -170,6 +219,30 @@ def play(seed: int, cheat: Cheat | None, config: Config, policy: str = "tias@all
         others_jct=float((end - jobs["submit"].to_numpy())[rest].mean()),
         others_miss=float((end > due)[claims].mean()),
     )
+
+
+def _without_setting(config: Config, rule: str) -> Config:
+    gone = {
+        "max_changes": {"deadlines": {"max_changes": 1000}},
+        "teachers": {"learning": {"user_jobs": 1e9}},
+    }.get(rule, {})
+    said = config.model_dump()
+    for section, settings in gone.items():
+        said[section] |= settings
+    return Config.model_validate(said) if gone else config
+
+
+def _without_mark(controller: Controller, rule: str) -> None:
+    field = {"lost": "claim_lost", "late": "late"}.get(rule)
+    if field is None:
+        return
+    view = controller.ledger.view
+
+    def unmarked(snapshot: Snapshot) -> RankInput:
+        known = view(snapshot)
+        return replace(known, **{field: np.zeros(len(known), dtype=np.bool_)})
+
+    controller.ledger.view = unmarked
 
 
 def _workload(jobs: pd.DataFrame) -> Workload:
@@ -246,50 +319,139 @@ def config(preset: str, *, interval_s: float = 60.0, **deadlines: object) -> Con
 
 
 @functools.cache
-def _honest(seed: int, settings: str, policy: str) -> Result:
-    return play(seed, None, Config.model_validate_json(settings), policy)
+def twins(seed: int, settings: str, policy: str, size: Size) -> tuple[Result, Result]:
+    """Two honest users with the same jobs, and other deadlines each. `settings`: a Config as JSON."""
+    said = Config.model_validate_json(settings)
+    a, b = (play(seed, None, said, policy, size=size, twin=twin) for twin in (0, 1))
+    return a, b
 
 
 @dataclass(frozen=True)
 class Gain:
-    """Of a cheat against his honest twin."""
+    """Of a cheat against his honest twins, by seed. Shapes (seeds,)."""
 
-    jct: float  # his mean JCT as a ratio to the twin's
-    others_jct: float  # likewise of the others' jobs without a deadline
-    others_miss: float  # percentage points of deadlines that the others miss more
+    jct: Floats  # his mean JCT as a ratio to the mean of the twins'
+    others_jct: Floats  # likewise of the others' jobs without a deadline
+    others_miss: Floats  # percentage points of deadlines that the others miss more
+
+    @property
+    def mean(self) -> float:
+        """Of `jct` over the seeds, each of which weighs the same."""
+        return float(np.exp(np.log(self.jct).mean()))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """In which the mean of all seeds lies, 95 %: Student's t on the logarithms."""
+        logs = np.log(self.jct)
+        if len(logs) < 2:
+            return 0.0, np.inf
+        half = T95[len(logs) - 1] * logs.std(ddof=1) / np.sqrt(len(logs))
+        return float(np.exp(logs.mean() - half)), float(np.exp(logs.mean() + half))
 
 
-def compare(seeds: Sequence[int], cheat: Cheat, settings: Config, policy: str = "tias@all") -> Gain:
-    """Over several seeds."""
+# 97.5 % quantiles of Student's t by degrees of freedom
+T95 = (np.nan, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13)
+
+
+def compare(
+    seeds: Sequence[int],
+    cheat: Cheat,
+    settings: Config,
+    policy: str = "tias@all",
+    *,
+    size: Size = FULL,
+    without: str = "",
+) -> Gain:
+    """Over several seeds. The twins live with all rules: no rule concerns them."""
     text = settings.model_dump_json()
-    honest = [_honest(seed, text, policy) for seed in seeds]
-    now = [play(seed, cheat, settings, policy) for seed in seeds]
+    honest = [twins(seed, text, policy, size) for seed in seeds]
+    now = [play(seed, cheat, settings, policy, size=size, without=without) for seed in seeds]
+    pairs = list(zip(now, honest, strict=True))
     return Gain(
-        sum(r.jct for r in now) / sum(r.jct for r in honest),
-        sum(r.others_jct for r in now) / sum(r.others_jct for r in honest),
-        100 * float(np.mean([a.others_miss - b.others_miss for a, b in zip(now, honest, strict=True)])),
+        np.array([2 * r.jct / (a.jct + b.jct) for r, (a, b) in pairs]),
+        np.array([2 * r.others_jct / (a.others_jct + b.others_jct) for r, (a, b) in pairs]),
+        np.array([100 * (r.others_miss - (a.others_miss + b.others_miss) / 2) for r, (a, b) in pairs]),
     )
 
 
+def luck(seeds: Sequence[int], settings: Config, policy: str = "tias@all", *, size: Size = FULL) -> Gain:
+    """What one honest twin gains over the other."""
+    honest = [twins(seed, settings.model_dump_json(), policy, size) for seed in seeds]
+    return Gain(
+        np.array([b.jct / a.jct for a, b in honest]),
+        np.array([b.others_jct / a.others_jct for a, b in honest]),
+        np.array([100 * (b.others_miss - a.others_miss) for a, b in honest]),
+    )
+
+
+def _columns(interval_s: float) -> dict[str, tuple[Config, str]]:
+    """What is compared: settings and policy by title."""
+    found = {preset: (config(preset, interval_s=interval_s), "tias@all") for preset in PRESETS}
+    found["jct-first, quota 0.7"] = config("jct-first", interval_s=interval_s, quota_rate=0.7), "tias@all"
+    # what else a site might do
+    found["deadline-qos"] = config("jct-first", interval_s=interval_s), "deadline-qos@all"
+    return found
+
+
+def _his(gain: Gain) -> str:
+    low, high = gain.interval
+    return f"{gain.mean:.2f} ({low:.2f}-{high:.2f}; {gain.jct.min():.2f})"
+
+
+def _theirs(gain: Gain) -> str:
+    return f"{np.exp(np.log(gain.others_jct).mean()):.2f}, {gain.others_miss.mean():+.1f}"
+
+
+def _rows(rules: bool, cheats: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Cheat and missing rule by title."""
+    found = {CHEATS[key].title: (key, "") for key in cheats}
+    if rules:
+        found |= {f"{CHEATS[key].title}, without `{rule}`": (key, rule) for rule, key in RULES.items()}
+    return found
+
+
 def main() -> None:
-    """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--quota", type=float, help="[deadlines] quota_rate")
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=10, help="Ctrl-C prints those that are done")
+    parser.add_argument("--interval", type=float, default=600.0, help="of the daemon's cycles, s")
+    parser.add_argument("--columns", nargs="*", default=list(PRESETS), help="presets, and others")
+    parser.add_argument("--cheats", nargs="*", default=list(CHEATS), help="only these")
+    parser.add_argument("--rules", action="store_true", help="and what cheats gain where a rule is missing")
     args = parser.parse_args()
-    quota = {} if args.quota is None else {"quota_rate": args.quota}
-    print(f"| what he does | {' | '.join((*PRESETS, *BESIDE))} |")
-    print("|---" * (1 + len(PRESETS) + len(BESIDE)) + "|")
-    for cheat in CHEATS.values():
-        gains = [
-            compare(range(args.seeds), cheat, config(preset, interval_s=300.0, **quota)) for preset in PRESETS
-        ]
-        gains += [
-            compare(range(args.seeds), cheat, config("jct-first", interval_s=300.0), f"{p}@all")
-            for p in BESIDE
-        ]
-        cells = (f"{g.jct:.2f} ({g.others_jct:.2f}, {g.others_miss:+.1f})" for g in gains)
-        print(f"| {cheat.title} | {' | '.join(cells)} |", flush=True)
+    columns = {t: c for t, c in _columns(args.interval).items() if t in args.columns}
+    rows = _rows(args.rules, args.cheats)
+    honest = "nothing: one honest twin against the other"
+    found: dict[tuple[str, str], list[Gain]] = {}
+    try:
+        for seed in range(args.seeds):
+            this = {}
+            for column, (settings, policy) in columns.items():
+                this[honest, column] = luck([seed], settings, policy)
+                for row, (key, rule) in rows.items():
+                    if key != "teach" or column in LEARNED:
+                        this[row, column] = compare([seed], CHEATS[key], settings, policy, without=rule)
+                        print(seed, column, key, rule, this[row, column], file=sys.stderr, flush=True)
+            for cell, gain in this.items():
+                found.setdefault(cell, []).append(gain)
+    except KeyboardInterrupt:
+        pass
+    for title, words in (("what he does", _his), ("what it does to the others", _theirs)):
+        print(f"| {title} | {' | '.join(columns)} |")
+        print("|---" * (1 + len(columns)) + "|")
+        for row in (honest, *rows):
+            cells = [
+                words(Gain(*(np.concatenate(parts) for parts in zip(*map(_parts, gains), strict=True))))
+                if (gains := found.get((row, column)))
+                else ""
+                for column in columns
+            ]
+            print(f"| {row} | {' | '.join(cells)} |")
+        print(flush=True)
+
+
+def _parts(gain: Gain) -> tuple[Floats, Floats, Floats]:
+    return gain.jct, gain.others_jct, gain.others_miss
 
 
 if __name__ == "__main__":
