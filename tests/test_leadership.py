@@ -493,7 +493,7 @@ class Pair:
             + "\n".join(lines)
         )
         for name in ("leadership", "start"):
-            self.monkeypatch.setattr(f"tias_slurm.{name}.this_host", lambda: host)
+            self.monkeypatch.setattr(f"tias_slurm.service.{name}.this_host", lambda: host)
         self.monkeypatch.setattr(daemon_module, "this_host", lambda: host)
         self.monkeypatch.setattr(
             "tias_slurm.service.start.InCharge",

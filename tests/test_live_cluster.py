@@ -108,8 +108,10 @@ def test_no_answer_is_passed_on():
 def counted(world, monkeypatch):
     """How often a comment is really read."""
     seen = []
-    read = world.cluster._read
-    monkeypatch.setattr(world.cluster, "_read", lambda raw, i, first: seen.append(i) or read(raw, i, first))
+    read = world.cluster.claims._read
+    monkeypatch.setattr(
+        world.cluster.claims, "_read", lambda raw, i, first: seen.append(i) or read(raw, i, first)
+    )
     return seen
 
 
@@ -147,13 +149,13 @@ def test_claims_are_read_again_when_something_changes(change, deadline):
 def test_refused_claims_are_counted_once(monkeypatch):
     world = World(queue({"comment": "deadline=nonsense"}, {"comment": "deadline=+3h"}))
     world.cycle(3)
-    assert sum(world.cluster.refused_claims.values()) == 1
+    assert sum(world.cluster.claims.refused.values()) == 1
 
 
 def test_claims_of_jobs_that_left_are_not_kept():
     world = World(queue({"comment": "deadline=+3h"}, {}), queue({"job_id": 101}, time=NOW + 60))
     world.cycle(2)
-    assert world.cluster._claims == {}
+    assert world.cluster.claims._known == {}
 
 
 # ---- the dry run ----

@@ -65,10 +65,10 @@ def tell(log: Any, made: LiveCycle) -> dict[str, int]:
         line = log.warning if job.result == "still waits" else log.info
         line(f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds))
     for job_id, why in made.ledger.newly_unaccepted():
-        cluster.refused_claims[why] += 1
+        cluster.claims.refused[why] += 1
         log.info("claim not taken", job=job_id, reason=why)
-    refused = dict(cluster.refused_claims)
+    refused = dict(cluster.claims.refused)
     if refused:
         log.info("claims refused", reasons=refused)
-        cluster.refused_claims.clear()
+        cluster.claims.refused.clear()
     return refused

@@ -112,7 +112,7 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         planned,
     )
     kept = ledger.row(row)
-    refusals = seen.cycle.cluster.refusals(int(raw.job_id[at]))
+    refusals = seen.cycle.cluster.claims.refusals(int(raw.job_id[at]))
     if names is not None:
         refusals = names.refusals(refusals)
     ledger_known, asked = _ledger(seen, int(raw.job_id[at])), _asked(seen)

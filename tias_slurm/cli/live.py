@@ -96,7 +96,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
         )
     rows.sort(key=lambda row: (row["level"], row["job"]))
     barred, unsure = dict(seen.observed.barred), dict(seen.observed.unsure)
-    warning, at_raw = seen.cycle.cluster.warning, seen.observed.rows
+    warning, at_raw = seen.cycle.cluster.claims.warning, seen.observed.rows
     todo = actions(settings, seen.cycle.policy, seen.raw, at_raw, snapshot, ranking, made, warning)
     requeues = [action.said for action in todo if action.event == "requeue"]
     if as_json:

@@ -217,7 +217,7 @@ def _standing(made: LiveCycle, config: Config) -> Standing:
     observed, ledger = made.cluster.observed, made.ledger
     assert observed is not None
     jobs, (_, t) = observed.snapshot.jobs, ledger.table
-    refusals = made.cluster.refusals
+    refusals = made.cluster.claims.refusals
     refused = np.array([bool(refusals(job)) for job in jobs.job_id.tolist()], dtype=np.bool_)
     impossible = np.zeros(len(jobs), dtype=np.bool_)
     if made.controller.seen is not None:
@@ -250,7 +250,7 @@ def _text(made: LiveCycle, config: Config, notice: Notice, before: Message | Non
     if reason == REQUEUE:
         return notice_words.requeue(job_names(raw, [int(observed.rows[row])])[0])
     if reason == REFUSED:
-        refusals = made.cluster.refusals(int(observed.snapshot.jobs.job_id[row]))
+        refusals = made.cluster.claims.refusals(int(observed.snapshot.jobs.job_id[row]))
         return notice_words.refused(str(job), key, refusals, UNACCEPTED[int(made.ledger.unaccepted[row])])
     assert reason == IMPOSSIBLE
     if before is not None:

@@ -49,7 +49,7 @@ class Deeds:
             return False
         rows = cluster.observed.rows
         self.actions = audit.actions(
-            cluster.config, made.policy, cluster.raw, rows, snapshot, ranking, plan, cluster.warning
+            cluster.config, made.policy, cluster.raw, rows, snapshot, ranking, plan, cluster.claims.warning
         )
         self._numbers = store.record([action.entry for action in self.actions])
         return True

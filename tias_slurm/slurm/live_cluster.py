@@ -7,14 +7,12 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import numpy as np
 
-from tias_slurm.assemble import claim_limits, consents
+from tias_slurm.assemble import consents
 from tias_slurm.config import Config
-from tias_slurm.deadlines import Refusal, admit, own_keys, read_comment
 from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
@@ -27,6 +25,7 @@ from tias_slurm.slurm.live import (
     RawTable,
     WriteResult,
 )
+from tias_slurm.slurm.live_claims import ClaimReader
 from tias_slurm.slurm.live_look import NodeLook
 from tias_slurm.slurm.live_requeue import (
     ENDED,
@@ -40,7 +39,7 @@ from tias_slurm.slurm.live_requeue import (
 )
 from tias_slurm.slurm.live_values import explicit, write
 from tias_slurm.slurm.live_writes import Order
-from tias_slurm.slurm.observer import Claims, Observed, observe
+from tias_slurm.slurm.observer import Observed, observe
 
 # told of each action: its number, what became of it; numbers count the plan's writes, then its warnings, then
 # its victims
@@ -51,17 +50,6 @@ Remembered = Callable[[Ints, Floats], Floats]
 
 class StaleSnapshotError(Exception):
     """The queue that the controller shows cannot be the truth: nothing is done on it."""
-
-
-class _Said(NamedTuple):
-    """What one comment says, as far as it is taken."""
-
-    deadline: float  # NaN: none, likewise below
-    consent: int  # -1: unsaid
-    checkpoint_s: float
-    warning_s: float
-    refusals: tuple[Refusal, ...]
-    signal: str  # that it wants to be warned by; "": unsaid
 
 
 class LiveCluster:
@@ -92,20 +80,14 @@ class LiveCluster:
         self.field: Field = field
         self.raw: RawTable | None = None
         self.observed: Observed | None = None
-        self.refused_claims: Counter[str] = Counter()  # by reason, until somebody has told of them
         self.no_rights = ""  # the controller's words, once it said that we may not write
         self.stop = False  # the daemon ends: what is not sent yet stays so
-        self._zone = zone
-        self._limits = claim_limits(config)
-        self._keys = own_keys(config.deadlines.key)
+        self.claims = ClaimReader(config, zone, first_submit)
         self._first_submit = first_submit
         self._standing = standing
         self._multifactor = multifactor
         self._told = told
         self._ignored, self._holds = ignored, holds
-        self._claims: dict[int, tuple[tuple[object, ...], _Said]] = {}
-        # as another one had them, of other settings, that counted what it refused
-        self._counted: dict[int, tuple[tuple[object, ...], _Said]] = {}
         self._would_be: dict[int, tuple[float, float]] = {}  # job -> value, and what really stood there
         self._sent: dict[int, tuple[float, int]] = {}  # job -> value not seen in place yet, times sent
         self._seen_ended: frozenset[int] | None = None
@@ -116,8 +98,8 @@ class LiveCluster:
     def go_on_from(self, before: LiveCluster) -> None:
         """Take over what another one, of other settings, saw and counted; what it sent or would have sent if
         that is in the same field and as earnest."""
-        self.raw, self._seen_ended, self._counted = before.raw, before._seen_ended, before._claims
-        self.refused_claims = before.refused_claims
+        self.raw, self._seen_ended = before.raw, before._seen_ended
+        self.claims.go_on_from(before.claims)
         self.watch.cases, self.watch.vain = before.watch.cases, before.watch.vain
         if (self.field, self.enforce) == (before.field, before.enforce):
             self._would_be, self._sent = before._would_be, before._sent
@@ -137,7 +119,7 @@ class LiveCluster:
             lever = np.where(hidden, believed, lever)
         ignored = None if self._ignored is None else self._ignored(raw)
         held = None if self._holds is None else self._holds(raw.job_id)
-        observed = observe(raw, self._read_claims(raw), self.config, lever, hidden, ignored, held)
+        observed = observe(raw, self.claims.read(raw), self.config, lever, hidden, ignored, held)
         snapshot = observed.snapshot
         e, news = snapshot.ended, self._news(snapshot.ended)
         ended = e.take(news)
@@ -211,7 +193,7 @@ class LiveCluster:
             job = int(snapshot.jobs.job_id[row])
             result = WriteResult("ok", "dry run") if not self.enforce else self._silent()
             if result is None:
-                result = self._paced(partial(self.adapter.signal, job, self.warning(job)[0]))
+                result = self._paced(partial(self.adapter.signal, job, self.claims.warning(job)[0]))
             self._tell(number, result)
 
     def _requeue(self, snapshot: Snapshot, plan: Plan, failed: set[int], first: int) -> list[int]:
@@ -273,7 +255,7 @@ class LiveCluster:
     def _look_again(self) -> Look:
         raw = self.adapter.jobs()
         lever = self._lever(raw)
-        claims = self._read_claims(raw)
+        claims = self.claims.read(raw)
         values = raw.nice.astype(np.float64) if lever is None else lever
         return Look(raw, values, consents(self.config, claims.consent))
 
@@ -366,71 +348,11 @@ class LiveCluster:
                 lever[now[job]] = value
         return lever
 
-    def _read_claims(self, raw: RawTable) -> Claims:
-        """Deadline, consent and checkpoint of every job; it is read again only when something has changed."""
-        n = len(raw)
-        deadline, checkpoint, warning = (np.full(n, np.nan) for _ in range(3))
-        consent = np.full(n, -1, dtype=np.int64)
-        search = self._keys.search
-        talking = [i for i, text in enumerate(raw.comment) if text and search(text)]
-        firsts = self._first_submit(raw.job_id, raw.submit) if talking else raw.submit
-        known: dict[int, tuple[tuple[object, ...], _Said]] = {}
-        for i in talking:
-            job, first = int(raw.job_id[i]), float(firsts[i])
-            # all that decides about the claim
-            basis = (raw.comment[i], first, raw.account[i], raw.qos[i], raw.partition[i], raw.user[i])
-            old = self._claims.get(job)
-            if old is None or old[0] != basis:
-                old = basis, self._read(raw, i, first)
-                told = self._counted.get(job)
-                counted = {r.code for r in told[1].refusals} if told and told[0] == basis else set()
-                self.refused_claims.update(r.code for r in old[1].refusals if r.code not in counted)
-            known[job] = old
-            deadline[i], consent[i], checkpoint[i], warning[i] = old[1][:4]
-        self._claims, self._counted = known, {}
-        return Claims(deadline, consent, checkpoint, warning)
-
-    def refusals(self, job: int) -> tuple[Refusal, ...]:
-        """What is not taken of the job's comment, at the last look."""
-        return self._claims[job][1].refusals if job in self._claims else ()
-
-    def warning(self, job: int) -> tuple[str, float]:
-        """The signal by which a job is warned of a requeue, and how long before, s: its own wish or the
-        site's."""
-        said = self._claims[job][1] if job in self._claims else None
-        if said is None or not said.signal:
-            return self.config.requeue.signal, self.config.requeue.grace_s
-        return said.signal, said.warning_s
-
     def refused_now(self) -> Counter[str]:
         """Jobs that waited or ran at the last look, by what is not taken of their comments."""
-        here = frozenset(self.observed.snapshot.jobs.job_id.tolist()) if self.observed is not None else ()
-        return Counter(r.code for j, (_, said) in self._claims.items() if j in here for r in said.refusals)
-
-    def _read(self, raw: RawTable, i: int, first: float) -> _Said:
-        claim = read_comment(
-            raw.comment[i], key=self.config.deadlines.key, first_submit=first, zone=self._zone
-        )
-        refusals = list(claim.refusals)
-        due = np.nan
-        if claim.deadline is not None:
-            no = admit(
-                claim.deadline,
-                first_submit=first,
-                limits=self._limits,
-                account=raw.account[i],
-                qos=raw.qos[i],
-                partition=raw.partition[i],
-                user=raw.user[i],
-            )
-            if no is None:
-                due = claim.deadline
-            else:
-                refusals.append(no)
-        consent = -1 if claim.requeue is None else int(claim.requeue)
-        checkpoint = np.nan if claim.checkpoint_s is None else claim.checkpoint_s
-        name, seconds = claim.warning or ("", np.nan)
-        return _Said(due, consent, checkpoint, seconds, tuple(refusals), name)
+        if self.observed is None:
+            return Counter()
+        return self.claims.refused_of(frozenset(self.observed.snapshot.jobs.job_id.tolist()))
 
 
 def _held_meanwhile(message: str) -> bool:
