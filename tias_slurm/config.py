@@ -20,6 +20,7 @@ from pydantic_core import ErrorDetails
 from tias_slurm.config_changes import bring_up
 from tias_slurm.errors import InputError, printable
 from tias_slurm.service.leadership import timing
+from tias_slurm.setting_kinds import Section
 from tias_slurm.settings import (
     Cycle,
     Daemon,
@@ -34,7 +35,6 @@ from tias_slurm.settings import (
     Replay,
     Requeue,
     Scope,
-    Section,
 )
 
 DEFAULT_PATH = "/etc/tias-slurm/config.toml"

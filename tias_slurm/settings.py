@@ -5,94 +5,25 @@ Durations are in seconds (`_s`), service in GPU-seconds (`_gpu_s`).
 
 from __future__ import annotations
 
-import ipaddress
 import itertools
-import signal
 from typing import Annotated, Literal
-from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BeforeValidator, Field
 from pydantic import model_validator as check
 
-
-def _tuple(value: object) -> object:
-    return tuple(value) if isinstance(value, list) else value
-
-
-def _comment_key(value: object) -> object:
-    if isinstance(value, str) and not (
-        value.isascii() and value.replace("_", "a").replace("-", "a").isalnum()
-    ):
-        raise ValueError("must be made of letters, digits, '-' and '_'")
-    if isinstance(value, str) and value.lower() in {"requeue", "checkpoint"}:
-        raise ValueError("is a key with a meaning of its own; choose another")
-    return value
-
-
-def _signal_name(value: object) -> object:
-    if isinstance(value, str) and f"SIG{value}" not in signal.Signals.__members__:
-        raise ValueError("is no signal that this machine knows (write TERM, USR1, ...)")
-    return value
-
-
-def _absolute(value: object) -> object:
-    if isinstance(value, str) and value and not value.startswith("/"):
-        raise ValueError("must be an absolute path, without arguments")
-    return value
-
-
-def _address(value: object) -> object:
-    if isinstance(value, str) and value:
-        host, colon, port = value.rpartition(":")
-        try:
-            ipaddress.ip_address(host.strip("[]"))
-            good = bool(colon) and (":" in host) == host.startswith("[") and 0 <= int(port) < 2**16
-        except ValueError:
-            good = False
-        if not good:
-            raise ValueError("must be an IP address and a port (127.0.0.1:9418, [::1]:9418)")
-    return value
-
-
-def _zone_name(value: object) -> object:
-    if isinstance(value, str) and value:
-        try:
-            ZoneInfo(value)
-        except (KeyError, ValueError, OSError):
-            raise ValueError("is no IANA time zone that this machine knows (such as Europe/Berlin)") from None
-    return value
-
-
-Names = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], BeforeValidator(_tuple)]
-Thresholds = Annotated[tuple[Annotated[float, Field(gt=0)], ...], BeforeValidator(_tuple)]
-
-
-def _pairs(value: object) -> object:
-    return tuple(_tuple(v) for v in value) if isinstance(value, list) else value
-
-
-Loss = Annotated[float, Field(ge=0, lt=1000)]
-Level = Annotated[int, Field(ge=0, le=33)]
-Caps = Annotated[tuple[tuple[Loss, Level], ...], BeforeValidator(_pairs)]
-Shares = dict[str, Annotated[float, Field(gt=0, le=1)]]
-
-
-def _by_type(value: object) -> object:
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            if isinstance(inner, dict):  # TOML takes 1g.5gb for a key within a key
-                at = next(iter(inner), "")
-                raise ValueError(f'needs quotes around a type with a dot: "{name}.{at}" = ...')
-    return value
-
-
-Weights = Annotated[dict[str, Annotated[float, Field(gt=0, le=1000)]], BeforeValidator(_by_type)]
-
-
-class Section(BaseModel):
-    """What all sections share: no unknown keys, no silent conversions, no changes once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+from tias_slurm.setting_kinds import (
+    Caps,
+    Names,
+    Section,
+    Shares,
+    Thresholds,
+    Weights,
+    absolute,
+    comment_key,
+    listen_address,
+    signal_name,
+    zone_name,
+)
 
 
 class Cycle(Section):
@@ -104,10 +35,10 @@ class Cycle(Section):
 class Deadlines(Section):
     """Where deadlines are read and who may claim one. Empty lists: everybody may."""
 
-    key: Annotated[str, BeforeValidator(_comment_key)] = Field(
+    key: Annotated[str, BeforeValidator(comment_key)] = Field(
         "deadline", min_length=1, max_length=32, description="the key in a job's comment"
     )
-    timezone: Annotated[str, BeforeValidator(_zone_name)] = Field(
+    timezone: Annotated[str, BeforeValidator(zone_name)] = Field(
         "", description="IANA name of the zone of times without an offset; empty: the machine's"
     )
     accounts: Names = Field((), description="accounts that may claim a deadline; empty: all")
@@ -361,7 +292,7 @@ class Requeue(Section):
     warning_lasts_s: float = Field(
         600.0, ge=0, description="a warning counts for so long after grace_s; then the job is warned anew"
     )
-    signal: Annotated[str, BeforeValidator(_signal_name)] = Field(
+    signal: Annotated[str, BeforeValidator(signal_name)] = Field(
         "TERM", description="the signal that warns the job's batch script"
     )
 
@@ -390,7 +321,7 @@ class Notify(Section):
     how: Literal["off", "output", "mail"] = Field(
         "off", description="off; output: in the job's own output, needs SlurmUser; mail: by MailProg"
     )
-    mail_prog: Annotated[str, BeforeValidator(_absolute)] = Field(
+    mail_prog: Annotated[str, BeforeValidator(absolute)] = Field(
         "", description="the program that sends mail, called as Slurm calls it; empty: slurm.conf's MailProg"
     )
     mail_domain: str = Field(
@@ -408,7 +339,7 @@ class Notify(Section):
 class Metrics(Section):
     """What Prometheus is shown."""
 
-    listen: Annotated[str, BeforeValidator(_address)] = Field(
+    listen: Annotated[str, BeforeValidator(listen_address)] = Field(
         "", description="ADDRESS:PORT of /metrics, /readyz and /healthz, as 127.0.0.1:9418; empty: none"
     )
     textfile: str = Field(
