@@ -46,7 +46,7 @@ INTERVAL_S = {"MIX1": 60.0, "example": 60.0}
 BLIND = ("fifo", "multifactor", "edf")  # these never requeue
 SOME = (
     *("deadline-qos", "las"),
-    *("tias:jct-first", "tias:wide-fair", "tias:balanced", "tias:guard", "tias:slots"),
+    *("tias:jct-first", "tias:steady", "tias:wide-fair", "tias:balanced", "tias:guard", "tias:slots"),
 )
 # with consent of everybody: all. "tias" has the default bound on waiting; the rows of the presets leave it
 # out, as none of the others knows one

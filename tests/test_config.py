@@ -83,6 +83,7 @@ def test_overrides_are_the_policys_words(name: str) -> None:
         "slot_share": 0.3,
         "slot_window_s": 7200,
         "slot_level": 4,
+        "keep_served": 0.2,
         "caps": [[0, 6], [0.5, 3]],
         "prior_upper": 1.5,
         "time_limit_factor": 2,

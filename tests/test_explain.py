@@ -52,7 +52,7 @@ def test_asked_about_itself_a_job_is_as_it_is():
         assert Asked(made, row).later(0.0, runs=False) == state_of(made.policy, made.ranking, row)
 
 
-@pytest.mark.parametrize("name", ["jct-first", "wide-fair", "balanced", "guard", "slots"])
+@pytest.mark.parametrize("name", ["jct-first", "steady", "wide-fair", "balanced", "guard", "slots"])
 @pytest.mark.parametrize("after", [0.0, 600.0, 7 * HOUR, 60 * HOUR, 8 * DAY])
 def test_what_is_foretold_is_what_the_policy_says_then(name, after):
     """One job alone, at the later time itself."""

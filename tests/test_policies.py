@@ -22,7 +22,7 @@ def names(text, *, is_trace=True, preemption=None):
 
 def test_all_that_was_promised_is_there():
     promised = (
-        "recorded fifo multifactor deadline-qos edf las aemon tias tias:jct-first tias:wide-fair "
+        "recorded fifo multifactor deadline-qos edf las aemon tias tias:jct-first tias:steady tias:wide-fair "
         "tias:balanced tias:guard tias:slots oracle-srtf oracle-laxity fifo-strict fifo-fit srtf srsf"
     )
     assert set(promised.split()) == set(ENTRIES)

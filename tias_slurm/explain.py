@@ -238,6 +238,7 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
         what_if["without its deadline"] = asked.state(deadline=np.nan)
         what_if["without the caps for lost time"] = asked.other(caps=())
         what_if["without a long slot"] = asked.other(slot_share=0.0)
+        what_if["without what it was served"] = asked.other(keep_served=0.0)
     if claim is not None:
         what_if["if its deadline counted"] = asked.state(deadline=claim)
     if k.claim_lost[row]:
@@ -302,6 +303,8 @@ def _claim(case: Case, row: int, settings: TiasSettings) -> dict[str, Any] | Non
         "window_s": due - float(k.first_submit[row]),
         "left_s": float(t["l"][at]),
         "lost_s": float(t["w"][at]),
+        "served": term("x"),
+        "kept_from": settings.keep_served or None,
         "chance": term("M0"),
         "hopeless_below": settings.hopeless_chance,
         "risk": term("r"),

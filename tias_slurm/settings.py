@@ -83,7 +83,7 @@ class Deadlines(Section):
 class Policy(Section):
     """The preset, and single values that differ from it. Unset: the preset's."""
 
-    preset: Literal["jct-first", "wide-fair", "balanced", "guard", "slots"] = Field(
+    preset: Literal["jct-first", "steady", "wide-fair", "balanced", "guard", "slots"] = Field(
         "jct-first", description="the set of values to start from"
     )
     thresholds_gpu_s: Thresholds | None = Field(
@@ -123,6 +123,12 @@ class Policy(Section):
     )
     slot_level: int | None = Field(
         None, ge=0, le=33, description="the level of a job in a slot is at most this"
+    )
+    keep_served: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="a running deadline job served this share of its window is at level 0; 0: never",
     )
     caps: Caps | None = Field(
         None,

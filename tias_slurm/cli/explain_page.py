@@ -98,6 +98,9 @@ def _claim(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         ("risk", f"{claim['risk']:.3f} of that would be lost by more waiting; urgent from "
                  f"{claim['urgent_from']:g}, warming from {claim['warming_from']:g}")
     )  # fmt: skip
+    if claim["kept_from"]:
+        rows.append(("served", f"{claim['served']:.2f} of its window; a job that runs is kept from "
+                     f"{claim['kept_from']:g} on"))  # fmt: skip
     if claim["caps"]:
         caps = ", ".join(
             f"level {c['level']} at most from {c['from']:g}" if c["from"] else f"level {c['level']} at most"

@@ -43,6 +43,7 @@ class TiasSettings:
     slot_share: float = 0.0  # GPUs of long deadline jobs in a slot, a share of the cluster; 0: no slots
     slot_window_s: float = 43_200.0  # a window of at least this makes a deadline job long
     slot_level: int = 2  # the level of a holder is at most this
+    keep_served: float = 0.0  # x from which a deadline job that runs is at level 0; 0: never
     starving_s: float = 2_592_000.0  # a wait of this length brings a job to the front; 0: never
     starving_share: float = 0.1  # GPUs of jobs brought to the front, a share of the cluster
     size_hint: Literal["none", "time-limit"] = "none"  # what tells the size of a job without a deadline
@@ -52,6 +53,7 @@ class TiasSettings:
 
 PRESETS: dict[str, TiasSettings] = {
     "jct-first": TiasSettings(),
+    "steady": TiasSettings(keep_served=0.15, slot_level=4),
     "wide-fair": TiasSettings(urgent_risk=0.15, warming_ratio=0.5, caps=((0.0, 6),)),
     "balanced": TiasSettings(
         risk="learned", delta_s=3_600.0, urgent_risk=0.20, warming_ratio=0.05, window_hint=0.5
@@ -117,7 +119,7 @@ class Tias:
             lost, claimed, terms = self._deadline_levels(now, jobs, rows, left, survival)
             fallen[rows] = lost
             slot = self._slots(now, jobs, fallen)
-            claimed = np.where(slot[rows], np.minimum(claimed, self.settings.slot_level), claimed)
+            claimed = self._held_up(jobs, rows, slot[rows], claimed, terms)
             # a deadline that came during the run does not keep others from its nodes
             late = jobs.late[rows] & jobs.running[rows] & (claimed < best_effort[rows])
             claimed = np.where(late, best_effort[rows], claimed)
@@ -139,6 +141,17 @@ class Tias:
         new = np.flatnonzero(able & ~jobs.slot)
         order = new[np.lexsort((jobs.job_id[new], jobs.first_submit[new], (jobs.gpus * window)[new]))]
         return grant(order, jobs.gpus, able & jobs.slot, c.slot_share * jobs.capacity, strict=False)
+
+    def _held_up(
+        self, jobs: RankInput, rows: Ints, slot: Bools, level: Ints, terms: dict[str, Floats]
+    ) -> Ints:
+        """The levels of deadline jobs once a slot counts, and what has been served of their windows."""
+        c = self.settings
+        level = np.where(slot, np.minimum(level, c.slot_level), level)
+        if c.keep_served > 0.0:
+            # who is requeued so late has little of his window left to come back in
+            level = np.where(jobs.running[rows] & (terms["x"] >= c.keep_served), 0, level)
+        return level
 
     def _front(self, now: float, jobs: RankInput) -> Bools:
         """Who goes before all levels: those that have waited longest, a share of the cluster at a time.
@@ -196,6 +209,7 @@ class Tias:
             "rows": rows,
             "l": left,
             "w": waited,
+            "x": np.where(overdue, 0.0, executed / np.where(overdue, 1.0, window)),
             "M0": chance,
             "r": risk,
             "c": loss,
@@ -232,6 +246,8 @@ class Tias:
         risk, c = float(t["r"][at]), self.settings
         if word == "urgent":
             return f"level {level}: urgent, risk {risk:.3f} >= {c.urgent_risk:g}"
+        if level == 0 and self.settings.keep_served > 0.0 and t["x"][at] >= self.settings.keep_served:
+            return f"level 0: kept, served {t['x'][at]:.3f} of its window >= {self.settings.keep_served:g}"
         expected = 2 * int(t["q_d"][at]) + 2 if word == "calm" else 2 * max(int(t["q_d"][at]) - 1, 0)
         held = f", held up by lost time {t['c'][at]:.3f}" if level < expected else ""
         return f"level {level}: {word}, risk {risk:.3f}, queue {int(t['q_d'][at])}{held}"
