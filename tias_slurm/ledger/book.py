@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot, unsaved
+from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
 from tias_slurm.ledger.claim_life import REASONS, TAKEN, Claim, follow
 from tias_slurm.ledger.quota import Buckets, Settings, covered
 from tias_slurm.ledger.requeue_log import RequeueLog
 from tias_slurm.ledger.rows import find, rows_of
+from tias_slurm.ledger.runs import close_runs, lessons
 from tias_slurm.ledger.table import (
     ACCEPTED,
     ATTAINED,
@@ -30,7 +31,6 @@ from tias_slurm.ledger.table import (
     LATE,
     LOST,
     PREEMPTED_AT,
-    REDONE,
     REFUSED,
     RELEASED,
     REQUEUED_AT,
@@ -177,7 +177,10 @@ class Ledger:
         if restarted.any():
             away = snapshot.now - self._last_look > GAP_S
             t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
-            self._close_runs(snapshot, np.flatnonzero(restarted))
+            rows = np.flatnonzero(restarted)
+            close_runs(
+                t, rows, jobs, self._weight_of_run(jobs.job_id[rows], jobs.weight[rows]), self._last_look
+            )
             t[restarted, SINCE] = t[restarted, BLOCKED_AT] = np.nan
             t[restarted, HOLD] = 0.0
         self._last_look = snapshot.now
@@ -382,23 +385,13 @@ class Ledger:
         self._ids = snapshot.jobs.job_id
         self._new = np.isnan(self._table[:, SINCE])
 
-    def _close_runs(self, snapshot: Snapshot, rows: Ints) -> None:
-        """Runs ended by a requeue: all of their service was received, what was saved is still useful."""
-        jobs, t = snapshot.jobs, self._table
-        ran, saves = t[rows, RUN_TIME], jobs.checkpoint[rows]
-        # what it held may count for more than what it asks for, now that it waits again
-        at, known = find(self._ran[0], jobs.job_id[rows])
-        weight = (
-            np.where(known, self._ran[1][at], jobs.weight[rows]) if len(self._ran[0]) else jobs.weight[rows]
-        )
-        t[rows, ATTAINED] += ran * weight
-        kept = np.where(saves > 0, t[rows, KEPT] + ran - unsaved(ran, saves), 0.0)
-        # the run was ended by us if we asked for that since it began
-        by_us = t[rows, REQUEUED_AT] >= self._last_look - ran
-        t[rows, REDONE] += np.where(by_us, ran - (kept - t[rows, KEPT]), 0.0)
-        t[rows, KEPT] = kept
-        t[rows, RESTARTS] = jobs.restarts[rows]
-        t[rows, REFUSED] = np.nan
+    def _weight_of_run(self, ids: Ints, otherwise: Floats) -> Floats:
+        """What the GPUs of a run counted for: they may count for more than what the job asks for again."""
+        running, weight = self._ran
+        if not len(running):
+            return otherwise
+        at, known = find(running, ids)
+        return np.where(known, weight[at], otherwise)
 
     def _find(self, ids: Ints) -> tuple[Ints, Bools]:
         """Rows of `ids` in the last snapshot, and which of them were there."""
@@ -412,20 +405,9 @@ class Ledger:
         rows = np.flatnonzero(ended.completed & np.isfinite(ended.deadline))
         if not len(rows):
             return
-        at, known = self._find(ended.job_id[rows])
-        kept, first, due = np.zeros(len(rows)), ended.submit[rows], ended.deadline[rows]
-        steady = np.ones(len(rows), dtype=np.bool_)
-        if len(self._ids):
-            kept = np.where(known, self._table[at, KEPT], 0.0)
-            first = np.where(known, self._table[at, FIRST], first)
-            # what was accepted counts, not what the comment came to say
-            due = np.where(known, self._table[at, CLAIM], due)
-            # who has moved the deadline may have made it fit the run
-            steady = ~known | (self._table[at, ACCEPTED] <= 1)
-        window = due - first
-        fine = steady & (np.nan_to_num(window) > 0)
-        users = [snapshot.users[u] for u in ended.user[rows][fine].tolist()]
-        self.learner.learn(window[fine], (kept + ended.run_time[rows])[fine], users)
+        learned = lessons(self._table, ended, rows, *self._find(ended.job_id[rows]))
+        users = [snapshot.users[u] for u in ended.user[learned.rows].tolist()]
+        self.learner.learn(learned.window, learned.used, users)
         self._learned = True
 
     def _keep(self) -> None:
