@@ -51,6 +51,18 @@ def replace_file(path: str, text: str, mode: int = 0o640) -> None:
         raise _refusal(path, error) from None
 
 
+def is_there(path: str) -> bool:
+    """Whether a file or directory of the state directory is there. Raises InputError where this account may
+    not know."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise _refusal(path, error) from None
+    return True
+
+
 def read_file(path: str) -> dict[str, Any] | None:
     """What is in a file of JSON; {} if nothing that can be read, None if there is no file."""
     try:
@@ -163,7 +175,7 @@ def _remove(path: str) -> bool:
     try:
         os.unlink(path)
     except FileNotFoundError:
-        if not os.path.isdir(os.path.dirname(path)) and os.path.basename(path) == PAUSED:
+        if not is_there(os.path.dirname(path)) and os.path.basename(path) == PAUSED:
             raise InputError(
                 f"{os.path.dirname(path)}: no such directory; check [daemon] state_dir"
             ) from None

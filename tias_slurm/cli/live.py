@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tias_slurm import logs
+from tias_slurm import hands, logs
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.look import adapter_of, look, need_ledger
 from tias_slurm.config import load_config
@@ -126,7 +125,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
     """
     settings = load_config(config, {"daemon.mode": "enforce"})
     path = ledger_path(settings)
-    if not os.path.exists(path):
+    if not hands.is_there(path):
         raise InputError(f"{path}: no ledger, so nothing of ours to restore; check [daemon] state_dir")
     with alone(settings, logs.setup(settings.daemon.log_format, "error")):
         store = SqliteStore(path)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from tias_slurm import hands
 from tias_slurm.config import Config
 from tias_slurm.controller import Seen
 from tias_slurm.errors import InputError, printable
@@ -60,9 +61,9 @@ class Frozen:
 
 def ledger_in_use(config: Config) -> str | None:
     """The ledger that tells how things are: what was really written counts, also when the settings say
-    dry-run. None: there is none yet."""
+    dry-run. None: there is none yet. Raises InputError where this account may not know."""
     paths = (ledger_path(config, "enforce"), ledger_path(config))
-    return next((path for path in paths if os.path.exists(path)), None)
+    return next((path for path in paths if hands.is_there(path)), None)
 
 
 def unreadable(config: Config) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 import time
@@ -236,11 +235,12 @@ def _judge(
 
 def _ledger(settings: Config, since: float, until: float) -> tuple[str, bool]:
     """The ledger that tells of that time, the real one first, and whether it is one of a dry run."""
+    from tias_slurm import hands
     from tias_slurm.ledger.store import SqliteStore
     from tias_slurm.service.start import ledger_path
 
     paths = [(ledger_path(settings, mode), mode == "dry-run") for mode in ("enforce", "dry-run")]
-    there = [(path, dry) for path, dry in paths if os.path.exists(path)]
+    there = [(path, dry) for path, dry in paths if hands.is_there(path)]
     if not there:
         raise InputError(
             f"{settings.daemon.state_dir}: no ledger; has the daemon run? check [daemon] state_dir "

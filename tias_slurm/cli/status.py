@@ -79,7 +79,7 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
     from tias_slurm.service.leadership import this_host
 
     state_dir = settings.daemon.state_dir
-    if not os.path.isdir(state_dir):
+    if not hands.is_there(state_dir):
         from tias_slurm.errors import InputError
 
         raise InputError(f"{state_dir}: no such directory; has the daemon run? check [daemon] state_dir")
@@ -121,6 +121,7 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
 
 def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | None) -> dict[str, Any]:
     """What the ledger of a mode tells: budgets, requeues, what was learned. `left`: see budgets."""
+    from tias_slurm import hands
     from tias_slurm.assemble import learning
     from tias_slurm.cli.budgets import budgets
     from tias_slurm.cli.messages import summary
@@ -131,7 +132,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
     from tias_slurm.service.start import ledger_path
 
     path = ledger_path(settings, mode)
-    if not os.path.exists(path):
+    if not hands.is_there(path):
         return dict.fromkeys(("budgets", "requeues", "learned", "ended_7d", "ledger", "notify"))
     now = time.time()
     store = SqliteStore(path, older="refuse")

@@ -16,6 +16,7 @@ import numpy as np
 
 from tias_slurm.errors import InputError, printable
 from tias_slurm.errors import LedgerError as LedgerError
+from tias_slurm.hands import is_there
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger import schema as ledger_schema
 from tias_slurm.ledger import table as ledger_table
@@ -81,6 +82,8 @@ class SqliteStore:
                     f"{name}: the ledger cannot be used now: {why}; is the disk full, or does another "
                     "process hold the file?"
                 ) from None
+            if isinstance(error, PermissionError):
+                raise InputError(f"{name}: {why}; run as the account that owns the directory") from None
             raise InputError(
                 f"{name}: cannot be used as a ledger: {why}; move it away or set another [daemon] state_dir"
             ) from None
@@ -353,7 +356,7 @@ class SqliteStore:
 def known_to(path: str) -> Knowledge | None:
     """What the ledger at `path` knows of what was written; None: there is none. Changes nothing. Raises
     InputError."""
-    if not os.path.exists(path):
+    if not is_there(path):
         return None
     store = SqliteStore(path, older="leave")  # a daemon of an older version may lead
     try:

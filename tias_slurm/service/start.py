@@ -17,6 +17,7 @@ from typing import IO, Any
 from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError
+from tias_slurm.hands import is_there
 from tias_slurm.ledger.store import SqliteStore, known_to
 from tias_slurm.observe.systemd import Pulse
 from tias_slurm.service.keeper import Keeper
@@ -100,9 +101,9 @@ def seed(config: Config) -> None:
     Else the values that were set would pass for the users' own.
     """
     mine, real = ledger_path(config), ledger_path(config, "enforce")
-    if mine == real or not os.path.exists(real):
+    if mine == real or not is_there(real):
         return
-    if not os.path.exists(mine) or _changed(mine) < _changed(real):
+    if not is_there(mine) or _changed(mine) < _changed(real):
         source = SqliteStore(real, older="leave")
         try:
             source.copy_to(mine)
