@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 
 import pytest
 from hypothesis import given
@@ -50,6 +51,56 @@ def test_a_site_as_it_should_be():
         "version", "backend", "rights", "private-data", "lever", "bf-continue", "priority-tier",
         "job-comment", "preemption", "state-dir",
     }  # fmt: skip
+
+
+def parts(*nodes):
+    """The partitions of nodes, each a text."""
+    tiers = {"gpu": 1, "debug": 1, "old": 1}
+    return {"probes": {"node_partitions": tuple(frozenset(n.split()) for n in nodes), "tiers": tiers}}
+
+
+SHARED = parts("gpu", "gpu debug", "debug gpu old", "")
+OWN = parts("gpu", "debug")
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [
+        ({**SHARED}, {}),
+        ({**SHARED, "scope": {"only_partitions": ["gpu"]}}, {"scope-nodes": "warning"}),
+        ({**SHARED, "scope": {"not_partitions": ["old"]}}, {"scope-nodes": "warning"}),
+        ({**SHARED, "scope": {"only_partitions": ["gpu", "debug", "old"]}}, {}),
+        ({**OWN, "scope": {"only_partitions": ["gpu"]}}, {}),
+        ({**OWN, "scope": {"only_partitions": ["gpuu"]}}, {"scope": "warning"}),
+        ({**OWN, "scope": {"only_accounts": ["a1"]}}, {"scope-jobs": "warning"}),
+        ({**OWN, "scope": {"not_qos": ["high"]}}, {"scope-jobs": "warning"}),
+        (
+            {**SHARED, "scope": {"only_partitions": ["gpu"], "not_users": ["bob"]}},
+            {"scope-nodes": "warning", "scope-jobs": "warning"},
+        ),
+    ],
+)
+def test_jobs_in_scope_that_compete_with_jobs_that_are_not(site, expected):
+    assert complaints(**site) == expected
+
+
+def test_how_far_jobs_in_scope_move_around_the_others():
+    scope = {"scope": {"only_partitions": ["gpu"]}}
+    found = look(**SHARED, **scope)["scope-nodes"]
+    assert found.what.startswith(
+        "2 nodes are in partitions in scope (gpu) and in others out of scope (debug, old)"
+    )
+
+    def moved(**sections):
+        why = look(**SHARED, **scope, **sections)["scope-nodes"].why
+        return int(re.findall(r"up to (\d+) of", why)[0])
+
+    # strict levels: beyond all that the site's own weights can say
+    assert moved() > 1000
+    assert 2048 < moved(lever={"span": 4096}) <= 4096
+    assert "in front of all" in look(**SHARED, **scope, lever={"kind": "priority"})["scope-nodes"].why
+    assert "1 node is" in look(**parts("gpu debug"), **scope)["scope-nodes"].what
+    assert look(**OWN, **scope)["scope-nodes"].severity == "ok"
 
 
 ENFORCE = {"daemon": {"mode": "enforce"}}

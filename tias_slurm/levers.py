@@ -45,6 +45,10 @@ class Lever(Protocol):
         """What one level is worth in the field."""
 
     @property
+    def reach(self) -> float:
+        """How far apart in the field the first and the last place are."""
+
+    @property
     def strict(self) -> bool:
         """Whether a better level always beats what the site's own priority adds."""
 
@@ -73,6 +77,7 @@ class _Steps:
         self.unit = min(site_weights + 1.0, largest) if span is None else largest
         self.strict = self.unit >= 1.0 and self.unit > site_weights
         self.level_step = self.unit * urgency_steps
+        self.reach = self.unit * (self._last + 1)
 
     def behind(self, ranking: Ranking) -> Floats:
         """How far in front of the very last step each job stands, as a number <= 0. Shape (n,).
@@ -144,6 +149,7 @@ class ExactLever:
     kind = "order"
     unit = 0.0
     level_step = 2.0**40
+    reach = np.inf
     strict = True
 
     def target(self, found: Floats, ranking: Ranking) -> Floats:

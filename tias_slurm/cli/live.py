@@ -12,9 +12,10 @@ from rich.text import Text
 
 from tias_slurm import hands, logs
 from tias_slurm.cli.config_commands import JsonOption, PathOption
-from tias_slurm.cli.look import adapter_of, look, need_ledger
-from tias_slurm.config import load_config
+from tias_slurm.cli.look import Look, adapter_of, look, need_ledger
+from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError, printable
+from tias_slurm.jobs import PENDING, Bools
 from tias_slurm.ledger.audit import actions, reason
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.levers import shown
@@ -23,6 +24,8 @@ from tias_slurm.restore import summary
 from tias_slurm.service.daemon import Daemon
 from tias_slurm.service.start import alone, ledger_path
 from tias_slurm.slurm.live_cluster import job_names
+from tias_slurm.slurm.observer import in_scope
+from tias_slurm.slurm.scope import given, names, splits, unknown, words
 
 ModeOption = Annotated[
     str | None, typer.Option("--mode", metavar="MODE", help="dry-run or enforce, instead of the settings'.")
@@ -74,7 +77,7 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     """
     settings = load_config(config)
     need_ledger(settings)
-    seen = look(settings)
+    seen = look(settings, around=True)
     snapshot, ranking, made = seen.seen.snapshot, seen.seen.ranking, seen.seen.plan
     rows: list[dict[str, Any]] = []
     at = seen.observed.rows[made.write].tolist()
@@ -98,8 +101,17 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     warning, at_raw = seen.cycle.cluster.claims.warning, seen.observed.rows
     todo = actions(settings, seen.cycle.policy, seen.raw, at_raw, snapshot, ranking, made, warning)
     requeues = [action.said for action in todo if action.event == "requeue"]
+    inside = in_scope(seen.raw, at_raw, settings.scope)
+    notes = _scope_notes(settings, seen)
     if as_json:
-        said = {"writes": rows, "requeues": requeues, "not_writable": barred, "no_requeue_for": unsure}
+        said = {
+            "writes": rows,
+            "requeues": requeues,
+            "not_writable": barred,
+            "no_requeue_for": unsure,
+            "in_scope": int(inside.sum()),
+            "scope": notes,
+        }
         typer.echo(json.dumps(said))
         return
     table = Table("job", "user", "GPUs", "field", "now", "planned", "reason", title=None)
@@ -107,13 +119,39 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
         cells = (row["job"], row["user"], row["gpus"], row["field"], row["old"], row["new"], row["reason"])
         table.add_row(*(Text(str(cell)) for cell in cells))
     console = Console()
-    console.print(table if rows else "Nothing to write: every job stands where it should.")
+    console.print(table if rows else Text(_nothing(settings, seen, inside)))
     for said in requeues:
         console.print(Text(f"requeue {said['job']}, which has run for {said['run_s']} s: {said['reason']}"))
     for why, n in barred.items():
         console.print(Text(f"{n} waiting jobs are left alone: {why}"))
     for why, n in unsure.items():
         console.print(Text(f"{n} waiting jobs have nobody requeued for them: {why}"))
+    for note in notes:
+        console.print(Text(printable(note, 600)))
+
+
+def _nothing(settings: Config, seen: Look, inside: Bools) -> str:
+    """Why there is nothing to write. `inside` (n,): jobs of the snapshot in scope."""
+    jobs = seen.seen.snapshot.jobs
+    why = "every job stands where it should"
+    if not len(jobs):
+        why = "no job that asks for GPUs waits or runs"
+    elif not inside.any():
+        scope = printable(words(given(settings.scope)), 300)
+        why = f"none of the {len(jobs)} jobs that ask for GPUs is in scope ([scope] {scope})"
+    elif not (inside & (jobs.state == PENDING)).any():
+        why = "no job in scope waits"
+    elif not jobs.writable.any():
+        why = "no waiting job may be written"
+    return f"Nothing to write: {why}."
+
+
+def _scope_notes(settings: Config, seen: Look) -> list[str]:
+    """What to know of the scope: names that are wrong, jobs outside that compete with those inside."""
+    parts = seen.node_partitions
+    wrong = unknown(settings.scope, frozenset().union(*parts)) if parts else []
+    notes = [f"[scope] names partitions that no node is in: {names(wrong)}"] if wrong else []
+    return notes + [str(split) for split in splits(settings.scope, seen.cycle.lever, parts)]
 
 
 def restore(config: PathOption = None, as_json: JsonOption = False) -> None:

@@ -22,6 +22,7 @@ from tias_slurm.slurm.backfill import Backfill
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, RawTable
 from tias_slurm.slurm.observer import Observed
+from tias_slurm.slurm.scope import given
 from tias_slurm.user_export import UserStore
 
 
@@ -35,6 +36,7 @@ class Look:
     seen: Seen
     pinned: Bools  # (n,) jobs with an explicit priority of a person's; asked for only if wanted
     unread: str  # why the ledger could not be read; "": it was, or there is none
+    node_partitions: tuple[frozenset[str], ...]  # of each node; only asked for if wanted
     exported: (
         frozenset[int] | None
     )  # jobs that are known all the same, from [daemon] user_export; None: no file
@@ -103,8 +105,9 @@ def adapter_of(config: Config) -> Adapter:
     return adapter
 
 
-def look(config: Config, *, pins: bool = False) -> Look:
-    """Do one cycle that sends nothing and keeps nothing. `pins`: ask for explicit priorities in any case.
+def look(config: Config, *, pins: bool = False, around: bool = False) -> Look:
+    """Do one cycle that sends nothing and keeps nothing. `pins`: ask for explicit priorities in any case;
+    `around`: ask for the nodes' partitions where [scope] names something.
 
     Raises InputError, AdapterError.
     """
@@ -137,6 +140,7 @@ def look(config: Config, *, pins: bool = False) -> Look:
         assert observed is not None
         snapshot, known, ranking = cycle.controller.standing()
         nobody = np.zeros(len(known), dtype=np.bool_)
+        parts = tuple(adapter.nodes().partitions) if around and given(config.scope) else ()
         pinned = cycle.cluster.pinned(snapshot, cycle.ledger.found) if pins else nobody
     finally:
         adapter.close()
@@ -145,4 +149,4 @@ def look(config: Config, *, pins: bool = False) -> Look:
     none = np.empty(0, dtype=np.int64)
     nothing = Plan(none, np.empty(0), np.empty(0), none, none, 0)
     seen = cycle.controller.seen or Seen(snapshot, known, ranking, nobody, nothing)
-    return Look(cycle, raw, observed, seen, pinned, unread, exported)
+    return Look(cycle, raw, observed, seen, pinned, unread, parts, exported)

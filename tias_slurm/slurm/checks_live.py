@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from tias_slurm import assemble
 from tias_slurm.config import Config
 from tias_slurm.gpu_weights import SHARD
+from tias_slurm.slurm import scope as scopes
 from tias_slurm.slurm.checks_preempt import problems
 from tias_slurm.slurm.live import SiteFacts
 from tias_slurm.slurm.probes import Probes
@@ -178,13 +180,9 @@ def _flags(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
 
 def _tiers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     scope = config.scope
-    tiers = {
-        name: tier
-        for name, tier in p.tiers.items()
-        if name not in scope.not_partitions and (not scope.only_partitions or name in scope.only_partitions)
-    }
-    unknown = [n for n in (*scope.only_partitions, *scope.not_partitions) if p.tiers and n not in p.tiers]
-    if unknown:
+    tiers = {name: tier for name, tier in p.tiers.items() if scopes.lets_in(scope, name)}
+    unknown = scopes.unknown(scope, p.tiers)
+    if p.tiers and unknown:
         yield Finding(
             "scope",
             "warning",
@@ -204,6 +202,17 @@ def _tiers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
         )
     else:
         yield Finding("priority-tier", "ok", "the partitions share one PriorityTier")
+
+
+def _scope(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    weights = sum(facts.priority_weights.values())
+    lever = assemble.lever(config, assemble.tias(config).levels, weights)
+    found = scopes.splits(config.scope, lever, p.node_partitions)
+    for split in found:
+        yield Finding(f"scope-{split.kind}", "warning", split.what, split.why, split.do)
+    there = frozenset().union(*p.node_partitions)
+    if not found and any(scopes.lets_in(config.scope, name) for name in there):
+        yield Finding("scope-nodes", "ok", "partitions in scope share no nodes with others")
 
 
 def _accounting(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
@@ -401,6 +410,7 @@ CHECKS: tuple[Check, ...] = (
     _lever,
     _flags,
     _tiers,
+    _scope,
     _accounting,
     _gpu_weights,
     _preemption,

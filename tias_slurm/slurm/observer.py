@@ -137,7 +137,7 @@ def observe(
     bar("cron job", raw.cron[rows])
     bar("component of a het job", raw.het_offset[rows] > 0)
     bar("busy", _which(raw.flags, rows, lambda text: bool(text) and not BUSY.isdisjoint(text.split(","))))
-    inside = _in_scope(raw, rows, config.scope)
+    inside = in_scope(raw, rows, config.scope)
     bar("out of scope", ~inside)
     bar("waits for what priority cannot give", ~by_us & ~_which(raw.reason, rows, helped))
     # a new job shows a reason that slurmctld has not looked into: with a dependency it is never eligible, and
@@ -251,7 +251,7 @@ def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
     return np.fromiter((test(texts[r]) for r in rows.tolist()), dtype=np.bool_, count=len(rows))
 
 
-def _in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
+def in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
     """What only_* names is in, what not_* names is out; out wins. A job in several partitions needs all."""
     inside = np.ones(len(rows), dtype=np.bool_)
     for texts, only, out in (

@@ -18,6 +18,7 @@ from tias_slurm.slurm.command_run import Runner
 from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts
 from tias_slurm.slurm.pyslurm_adapter import installed_pyslurm
+from tias_slurm.slurm.scope import given
 
 Rights = Literal["yes", "no", "unknown"]
 _PARTITION: Final = re.compile(r"(?m)^PartitionName=(\S+).*?\sPriorityTier=(\d{1,9})", re.ASCII)
@@ -36,6 +37,7 @@ class Probes:
     rights_words: str = ""  # what it said
     admin_level: str = ""  # as slurmdbd has it; "": not known
     tiers: dict[str, int] = field(default_factory=dict)  # PriorityTier by partition
+    node_partitions: tuple[frozenset[str], ...] = ()  # of each node; asked for where [scope] names something
     controllers: tuple[str, ...] = ()
     backend: str = ""  # the adapter that the daemon would use
     backend_why: str = ""
@@ -84,6 +86,7 @@ def probe(config: Config) -> tuple[SiteFacts, Probes]:
         problem = str(error)
     try:
         facts = adapter.facts()
+        nodes = tuple(adapter.nodes().partitions) if given(config.scope) else ()
     finally:
         adapter.close()
     runner = Runner(c.rpc_timeout_s)
@@ -99,6 +102,7 @@ def probe(config: Config) -> tuple[SiteFacts, Probes]:
         tiers={
             name: int(tier) for name, tier in _PARTITION.findall(_said(runner, "-o", "show", "partition"))
         },
+        node_partitions=nodes,
         controllers=tuple(_HOST.findall(_said(runner, "show", "config"))),
         backend=adapter.name,
         backend_why=why,
