@@ -87,6 +87,50 @@ def test_queues_that_may_shrink_so(before, after):
     assert len(world.ledger.found) == after
 
 
+ENDED = {"state": "COMPLETED", "end": NOW - 200}
+
+
+def jobs(active, ended=0, first=100):
+    """So many jobs that wait or run in turn, and after them so many that have ended."""
+    rows = [running() if i % 2 else {} for i in range(active)] + [ENDED] * ended
+    return queue(*[{"job_id": first + i, **row} for i, row in enumerate(rows)])
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (jobs(28, 30), jobs(28)),  # ended jobs leave by their age
+        (jobs(5, 300), jobs(2)),
+        (jobs(40), jobs(0, 40)),  # all ended, or were cancelled
+        (jobs(40), jobs(4, 16)),  # some of them long enough ago to be shown no more
+        (jobs(30), jobs(30, first=900)),  # others came
+        (jobs(19, 100), jobs(0)),
+    ],
+)
+def test_jobs_that_end_make_no_queue_stale(before, after):
+    world = World(before, after)
+    world.cycle(2)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        (jobs(40), jobs(0), "from 40 to 0 "),
+        (jobs(40), jobs(19), "from 40 to 19 "),
+        (jobs(40), jobs(4, 15), "from 40 to 19 "),  # too few of those that are gone are shown as ended
+        (jobs(20, 500), jobs(0, 0), "from 20 to 0 "),
+        # what had ended before, and is shown still, says nothing of those that waited or ran
+        (jobs(40, 500), queue(*[{"job_id": 140 + i, **ENDED} for i in range(500)]), "from 40 to 0 "),
+    ],
+)
+def test_jobs_that_are_gone_at_once_do(before, after, said):
+    world = World(before, after)
+    world.cycle()
+    with pytest.raises(StaleSnapshotError, match=said):
+        world.cycle()
+    world.cycle()  # the second time it is believed
+
+
 def test_a_clock_that_goes_back_stops_one_cycle():
     world = World(waiting(2), waiting(2, time=NOW - 3600), waiting(2, time=NOW - 3540))
     world.cycle()

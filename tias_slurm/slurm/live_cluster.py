@@ -13,7 +13,7 @@ import numpy as np
 
 from tias_slurm.assemble import consents
 from tias_slurm.config import Config
-from tias_slurm.jobs import Bools, Ended, Floats, Ints, Snapshot
+from tias_slurm.jobs import ACTIVE_STATES, Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import (
@@ -313,14 +313,24 @@ class LiveCluster:
         return np.asarray(news, dtype=np.bool_)
 
     def _refuse_stale(self, raw: RawTable) -> None:
-        """An empty or much shorter queue right after a full one: its state may not be read yet."""
-        before = len(self.raw) if self.raw is not None else 0
-        back = self.raw is not None and raw.time < self.raw.time
+        """An empty or much shorter queue right after a full one: its state may not be read yet.
+
+        Of jobs that wait or run, for those that have ended leave by their age, many at once; who is shown as
+        ended by now has not gone astray.
+        """
+        last = self.raw
         # once: if the next look shows the same, it is the truth
         self.raw = raw
-        if before >= 20 and len(raw) < before // 2:
-            raise StaleSnapshotError(f"the queue fell from {before} to {len(raw)} records at once")
-        if back:
+        if last is None:
+            return
+        before = active(last)
+        shown = np.union1d(active(raw), np.intersect1d(before, raw.job_id))
+        if len(before) >= 20 and len(shown) < len(before) // 2:
+            raise StaleSnapshotError(
+                f"the queue fell from {len(before)} to {len(shown)} jobs at once, and those that are gone "
+                "are not shown as ended"
+            )
+        if raw.time < last.time:
             raise StaleSnapshotError("the controller's clock went back")
 
     def _lever(self, raw: RawTable) -> Floats | None:
@@ -358,6 +368,12 @@ class LiveCluster:
 def _held_meanwhile(message: str) -> bool:
     """Whether a write was refused since somebody has held or released the job after we looked."""
     return message in (HELD_ALREADY, NOT_HELD_BY_US) or "job is in held state" in message.lower()
+
+
+def active(raw: RawTable) -> Ints:
+    """Ids of the jobs that wait or run. Shape (n,)."""
+    kept = [state in ACTIVE_STATES for state in raw.state]
+    return np.asarray(raw.job_id[np.array(kept, dtype=np.bool_)], dtype=np.int64)
 
 
 def job_names(raw: RawTable, rows: Sequence[int]) -> list[str]:
