@@ -103,6 +103,17 @@ def test_how_far_jobs_in_scope_move_around_the_others():
     assert look(**OWN, **scope)["scope-nodes"].severity == "ok"
 
 
+def test_where_users_find_what_explain_needs():
+    where = {"daemon": {"user_export": "/srv/users"}}
+    assert look(**where)["user-export"].severity == "ok"
+    found = look(**where, probes={"export": ("/srv/users: no such directory", "install -d")})["user-export"]
+    assert (found.severity, found.what, found.do) == (
+        "warning",
+        "/srv/users: no such directory",
+        "install -d",
+    )
+
+
 ENFORCE = {"daemon": {"mode": "enforce"}}
 NO = {"probes": {"rights": "no"}}
 SITE = {"lever": {"kind": "site_factor"}}

@@ -6,11 +6,12 @@ import os
 import pwd
 import stat
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import structlog
-from raw_queue import NOW, Scripted, nodes, queue, running, waiting
+from raw_queue import FACTS, NOW, Scripted, config, nodes, queue, running, waiting
 from worlds import HOUR, job_table, rank_input, snapshot
 
 from tias_slurm import hands, status, user_export
@@ -22,6 +23,7 @@ from tias_slurm.ledger.book import COLUMNS
 from tias_slurm.policy.learning import Learner
 from tias_slurm.policy.tias import Tias, preset
 from tias_slurm.service import daemon as daemon_module
+from tias_slurm.service import start
 from tias_slurm.service.daemon import Daemon
 from tias_slurm.service.start import take_lock
 from tias_slurm.slurm.live import AdapterError
@@ -51,7 +53,8 @@ class Desk:
             self.monkeypatch.setattr(module, "choose", lambda *_, **__: (self.adapter, "as scripted"))
 
     def daemon(self):
-        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[structlog.testing.LogCapture()])
+        self.log = structlog.testing.LogCapture()
+        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
         made = Daemon(str(self.path), {}, logger)
         self.daemons.append(made)
         made.open()
@@ -647,6 +650,97 @@ def test_a_plan_says_why_there_is_nothing_to_write(desk, jobs, scope, words):
     assert said.startswith("Nothing to write:")
     assert words in said
     assert "stands where it should" not in said
+
+
+def _rows(out):
+    """The page's rows by their names."""
+    found = {}
+    for line in out.splitlines():
+        name, _, rest = line.strip().partition("  ")
+        found.setdefault(name, rest.strip())
+    return found
+
+
+def test_what_is_zero_is_said_where_values_are_written(desk):
+    desk.show(queue({}, {"account": "x"}))
+    desk.daemon().cycle()
+    rows = _rows(desk.run("status").out)
+    assert (rows["overridden"], rows["writes refused"]) == ("0 jobs", "0 jobs")
+    assert (rows["written"], rows["scope"]) == ("2 values since it started", "every job")
+    told = desk.json("status")["daemon"]
+    assert (told["written"], told["scope"], told["user_export"]) == (2, {}, "")
+    assert "users' files" not in rows
+
+
+def test_a_dry_run_has_written_nothing(desk):
+    desk.write("dry-run")
+    desk.show(queue({}))
+    desk.daemon().cycle()
+    rows = _rows(desk.run("status").out)
+    assert not {"overridden", "writes refused", "written"} & rows.keys()
+    assert desk.json("status")["daemon"]["written"] == 0
+
+
+def test_what_slurm_refuses_is_not_counted_as_written(desk):
+    desk.show(queue({}, {}), answers={100: "refused"})
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.cycle()
+    rows = _rows(desk.run("status").out)
+    assert (rows["written"], rows["writes refused"]) == ("1 values since it started", "1 jobs")
+
+
+def test_the_scope_in_force_is_the_daemons(desk):
+    desk.write(scope={"only_partitions": ["gpu"], "not_users": ["ann", EVIL]})
+    desk.show(queue({}))
+    daemon = desk.daemon()
+    daemon.cycle()
+    desk.write(scope={"only_partitions": ["other"]})  # not read yet
+    assert _rows(desk.run("status").out)["scope"].startswith("only_partitions = gpu; not_users = ann, al")
+    told = desk.json("status", "--anonymise")["daemon"]["scope"]
+    assert told == {"only_partitions": ["gpu"], "not_users": ["user1", "user2"]}
+    daemon._on_reload()
+    daemon.cycle()
+    assert _rows(desk.run("status").out)["scope"] == "only_partitions = other"
+
+
+def test_files_for_users_that_cannot_be_left_are_seen(desk, tmp_path):
+    where = tmp_path / "users"
+    where.write_text("in the way")
+    text = desk.path.read_text()
+    desk.path.write_text(text.replace("[daemon]", f'[daemon]\nuser_export = "{where}"'))
+    desk.show(queue({}))
+    daemon = desk.daemon()
+    daemon.cycle()
+    assert str(where) in desk.json("status")["daemon"]["user_export"]
+    assert _rows(desk.run("status").out)["users' files"].startswith("are not left: ")
+    assert desk.json("status", "--anonymise")["daemon"]["user_export"] == "see the log"
+    where.unlink()
+    daemon.cycle()
+    assert desk.json("status")["daemon"]["user_export"] == ""
+
+
+@pytest.mark.parametrize(
+    ("uid", "mode", "slurm_user", "told"),
+    [
+        (0, "enforce", "slurm", True),
+        (0, "enforce", "root", False),
+        (0, "dry-run", "slurm", False),
+        (1000, "enforce", "slurm", False),
+    ],
+)
+def test_root_is_told_that_it_is_not_needed(monkeypatch, uid, mode, slurm_user, told):
+    monkeypatch.setattr(os, "geteuid", lambda: uid)
+    said = start.root_needless(config(daemon={"mode": mode}), replace(FACTS, slurm_user=slurm_user))
+    assert bool(said) == told
+    assert ("AdminLevel=Operator" in said) == told
+
+
+def test_the_log_says_that_this_is_root(desk, monkeypatch):
+    monkeypatch.setattr(start, "root_needless", lambda *_: "this is root")
+    desk.show(queue({}))
+    desk.daemon()
+    assert {"event": "runs as root", "message": "this is root", "log_level": "warning"} in desk.log.entries
 
 
 # ---- what users may see

@@ -93,12 +93,20 @@ class Names:
         kept = {"time": note["time"]} if isinstance(note.get("time"), int | float) else {}
         return {**kept, "by": self.of("user", str(note.get("by") or "")), "reason": ""}
 
+    def _named(self, key: str, named: list[str]) -> list[str]:
+        """Of what a key of [scope] names."""
+        kinds: dict[str, Kind] = {"users": "user", "accounts": "account"}
+        kind = kinds.get(key.partition("_")[2])
+        return [self.of(kind, name) for name in named] if kind else named
+
     def left(self, document: Mapping[str, Any]) -> dict[str, Any]:
         """Of what the daemon left of its last cycle: words of Slurm's and of the machine's go."""
         made = dict(document)
-        for key in ("no_rights", "trouble", "no_raise"):
+        for key in ("no_rights", "trouble", "no_raise", "user_export"):
             if made.get(key):
                 made[key] = "see the log"
+        if isinstance(made.get("scope"), Mapping):
+            made["scope"] = {key: self._named(key, v) for key, v in made["scope"].items()}
         for part, key in (("cycle", "message"), ("leadership", "why"), ("reload", "problem")):
             if isinstance(made.get(part), Mapping) and made[part].get(key):
                 made[part] = {**made[part], key: "see the log" if part == "reload" else ""}

@@ -3,14 +3,17 @@ read it.
 
 The daemon is not root and cannot give files away. It keeps them, and lets their users read them by an access
 control entry (acl(5)), which the owner of a file may set. Where the file system has none nothing is left.
+What root makes is given to the daemon's account, or the daemon itself could not go on with it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import pwd
+import stat
 import struct
 
 import numpy as np
@@ -30,19 +33,28 @@ _OWNER, _USER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x10, 0x20
 _NOBODY = 0xFFFFFFFF
 
 
-def export(directory: str, users: tuple[str, ...], user: Ints, ids: Ints, table: Floats) -> None:
+def export(
+    directory: str, users: tuple[str, ...], user: Ints, ids: Ints, table: Floats, state_dir: str = ""
+) -> None:
     """Leave a file for each user who has jobs, and an empty one for each who had some before.
 
     `user` (n,): row in `users` of each job; `ids` (n,), `table` (n, columns): of the ledger. All files are
     written every time and lie in a directory of their user's: neither a size nor a time of change tells
-    others anything. Raises InputError.
+    others anything. A directory that root makes belongs to the owner of `state_dir`, and what lies in it to
+    its own owner. Raises InputError.
     """
+    at = directory
     order = np.argsort(user, kind="stable")
     bounds = np.searchsorted(user[order], np.arange(len(users) + 1))
     jobs: dict[int, list[list[float | None]]] = {}
     try:
         # to be entered, not to be listed
-        os.makedirs(directory, mode=0o711, exist_ok=True)
+        if not os.path.isdir(directory):
+            os.makedirs(directory, mode=0o711, exist_ok=True)
+            if os.geteuid() == 0 and state_dir:
+                ours = os.stat(state_dir)
+                os.chown(directory, ours.st_uid, ours.st_gid, follow_symlinks=False)
+        owner = os.stat(directory)
         jobs.update((int(name), []) for name in os.listdir(directory) if name.isdecimal())
         for number, name in enumerate(users):
             try:
@@ -54,33 +66,101 @@ def export(directory: str, users: tuple[str, ...], user: Ints, ids: Ints, table:
                 jobs.setdefault(uid, []).append([int(ids[r]), *row])
         for uid, rows in jobs.items():
             document = {"version": VERSION, "columns": ledger_table.COLUMNS, "jobs": rows}
-            _leave(os.path.join(directory, str(uid)), json.dumps(document), uid)
+            at = os.path.join(directory, str(uid))
+            _leave(at, json.dumps(document), uid, owner)
     except OSError as error:
-        raise InputError(
-            f"{printable(directory, 300)}: cannot be used for [daemon] user_export: "
-            f"{error.strerror or error}; give a directory of the daemon's on a file system with ACLs"
-        ) from None
+        raise InputError(_unusable(at, directory, error)) from None
 
 
-def _leave(directory: str, text: str, uid: int) -> None:
-    """Nobody but the user can read it, not even while it is made."""
+def _unusable(at: str, directory: str, error: OSError) -> str:
+    do = "give a directory of the daemon's on a file system with ACLs"
+    if error.errno in (errno.EPERM, errno.EACCES):
+        do = f"all of it must belong to the daemon's account: chown -R ACCOUNT {printable(directory, 300)}"
+    elif error.errno == errno.ENOSPC:
+        do = "make room there"
+    return f"{printable(at, 300)}: cannot be used for [daemon] user_export: {error.strerror or error}; {do}"
+
+
+def _leave(directory: str, text: str, uid: int, owner: os.stat_result) -> None:
+    """Nobody but the user can read it, not even while it is made. `owner`: whose all of it is."""
     if not os.path.isdir(directory):
         os.mkdir(directory, 0o700)
-    if uid != os.geteuid():
-        os.setxattr(directory, _ACL, _open_to(uid, 5), follow_symlinks=False)
-    path = os.path.join(directory, FILE)
-    temp = f"{path}.{os.getpid()}.tmp"
-    file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    # root follows no link that the owner may have left there
+    where = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    temp = f"{FILE}.{os.getpid()}.tmp"
     try:
-        with os.fdopen(file, "w", encoding="ascii") as out:
-            out.write(text)
-            if uid != os.geteuid():
-                os.setxattr(out.fileno(), _ACL, _open_to(uid, 4))
-        os.replace(temp, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temp)
-        raise
+        _give(where, owner)
+        if uid != owner.st_uid:
+            os.setxattr(where, _ACL, _open_to(uid, 5))
+        new = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        file = os.open(temp, new, 0o600, dir_fd=where)
+        try:
+            with os.fdopen(file, "w", encoding="ascii") as out:
+                _give(file, owner)
+                out.write(text)
+                if uid != owner.st_uid:
+                    os.setxattr(file, _ACL, _open_to(uid, 4))
+            os.replace(temp, FILE, src_dir_fd=where, dst_dir_fd=where)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temp, dir_fd=where)
+            raise
+    finally:
+        os.close(where)
+
+
+def _give(file: int, owner: os.stat_result) -> None:
+    if os.geteuid() == 0:
+        os.fchown(file, owner.st_uid, owner.st_gid)
+
+
+def problem(directory: str, account: int) -> tuple[str, str]:
+    """Why the daemon, as the user `account`, could not leave files there or users not find them, and what to
+    do; ("", ""): nothing is in the way. Looks, and changes nothing."""
+    shown, name = printable(directory, 300), _name(account)
+    make = f"install -d -m 0711 -o {name} {shown}"
+    try:
+        seen = os.stat(directory)
+    except FileNotFoundError:
+        return f"{shown}: no such directory", make
+    except OSError as error:
+        return f"{shown}: {error.strerror}", make
+    if not stat.S_ISDIR(seen.st_mode):
+        return f"{shown}: is no directory", make
+    try:
+        for at in (directory, *(e.path for e in os.scandir(directory) if e.name.isdecimal())):
+            whose = os.lstat(at).st_uid
+            if whose != account:
+                belongs = f"{printable(at, 300)}: belongs to {_name(whose)}, not to {name}"
+                return belongs, f"chown -R {name} {shown}"
+        os.getxattr(directory, _ACL)
+    except OSError as error:
+        if error.errno == errno.ENOTSUP:
+            return (
+                f"{shown}: its file system has no ACLs",
+                "give a directory on one that has: ext4, XFS, tmpfs",
+            )
+        if error.errno != errno.ENODATA:  # which is said where there are some, but not on this one
+            return f"{shown}: {error.strerror}", make
+    for at in _above(os.path.realpath(directory)):
+        if not os.stat(at).st_mode & stat.S_IXOTH:
+            return f"{printable(at, 300)}: users may not enter it", f"chmod o+x {printable(at, 300)}"
+    return "", ""
+
+
+def _above(path: str) -> list[str]:
+    """A directory and all those above it."""
+    found = [path]
+    while found[-1] != "/":
+        found.append(os.path.dirname(found[-1]))
+    return found
+
+
+def _name(uid: int) -> str:
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def _open_to(uid: int, may: int) -> bytes:

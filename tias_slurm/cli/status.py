@@ -109,7 +109,8 @@ def gather(settings: Config, names: Names | None = None) -> dict[str, Any]:
         "ignored": list(hands.ignored(state_dir)),
     }
     kept = ("mode", "started", "time", "last_ok", "interval_s", "backend", "slurm", "preset", "lever",
-            "strict", "no_rights", "trouble", "no_raise", "reload", "cycle")  # fmt: skip
+            "strict", "no_rights", "trouble", "no_raise", "reload", "cycle", "scope", "written",
+            "user_export")  # fmt: skip
     daemon |= {name: left.get(name) for name in kept}
     return {
         "time": time.time(),

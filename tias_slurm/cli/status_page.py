@@ -15,6 +15,7 @@ from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
 from tias_slurm.gpu_weights import spoken
 from tias_slurm.ledger import gains
+from tias_slurm.slurm.scope import words as words_of
 
 Rows = list[tuple[str, str]]
 
@@ -24,7 +25,8 @@ def page(document: dict[str, Any], zone: ZoneInfo) -> RenderableType:
     daemon, queue = document["daemon"], document["queue"]
     parts: list[RenderableType] = [headline(daemon), grid(_daemon(daemon, zone))]
     if queue is not None:
-        parts += [Text(), Text(_counts(queue), style="bold"), _classes(queue), grid(_queue(queue))]
+        enforce = daemon["mode"] == "enforce"
+        parts += [Text(), Text(_counts(queue), style="bold"), _classes(queue), grid(_queue(queue, enforce))]
     more = _ledger(document, zone)
     if more:
         parts += [Text(), grid(more)]
@@ -71,6 +73,12 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
             )
         )
         rows.append(("up since", moment(daemon["started"], zone)))
+    if daemon.get("scope") is not None:  # a daemon of an older version does not say
+        rows.append(("scope", printable(words_of(daemon["scope"]), 300)))
+    if daemon["mode"] == "enforce" and daemon.get("written") is not None:
+        rows.append(("written", f"{daemon['written']} values since it started"))
+    if daemon.get("user_export"):
+        rows.append(("users' files", f"are not left: {printable(daemon['user_export'], 300)}"))
     if daemon.get("no_raise"):
         rows.append(("nobody is raised", printable(daemon["no_raise"], 300)))
     if (last := daemon.get("reload")) and last["problem"]:
@@ -121,7 +129,7 @@ def _classes(queue: dict[str, Any]) -> Table:
     return table
 
 
-def _queue(queue: dict[str, Any]) -> Rows:
+def _queue(queue: dict[str, Any], enforce: bool) -> Rows:
     d = queue["deadlines"]
     words = [
         f"{name.replace('_', ' ')} {v['waiting'] + v['running']} ({v['waiting']} waiting)"
@@ -150,8 +158,8 @@ def _queue(queue: dict[str, Any]) -> Rows:
         if queue.get(key):
             rows.append((name, ", ".join(f"{why} {n}" for why, n in queue[key].items())))
     for name, key in (("overridden", "overridden"), ("writes refused", "refused_writes")):
-        if queue.get(key):
-            rows.append((name, f"{queue[key]} jobs"))
+        if queue.get(key) or enforce:  # where values are written, that all is well is said, too
+            rows.append((name, f"{queue.get(key, 0)} jobs"))
     return rows
 
 

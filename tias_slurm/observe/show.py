@@ -10,11 +10,13 @@ from tias_slurm import status, user_export
 from tias_slurm.config import Config
 from tias_slurm.cycle import Cycle
 from tias_slurm.errors import InputError, printable
+from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger.trim import Trimmed
 from tias_slurm.observe.systemd import Notifier, Pulse
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.live import SiteFacts
+from tias_slurm.slurm.scope import given
 
 # a daemon whose last good cycle is older than so many intervals is not ready
 LATE_INTERVALS = 3
@@ -25,7 +27,13 @@ class Show:
 
     def __init__(self, log: Any, notifier: Notifier, pulse: Pulse) -> None:
         self._log, self._notifier, self._pulse = log, notifier, pulse
-        self._left: dict[str, Any] = {"started": round(time.time(), 3), "queue": None, "last_ok": None}
+        self._left: dict[str, Any] = {
+            "started": round(time.time(), 3),
+            "queue": None,
+            "last_ok": None,
+            "user_export": "",
+            "written": 0,
+        }
         self._metrics: Any = None
         self._server: Any = None
         self._address: tuple[str, int] | None = None  # that it was asked to listen at
@@ -81,6 +89,7 @@ class Show:
             )
         self._left |= {
             "pid": os.getpid(),
+            "scope": given(c.scope),
             "mode": c.daemon.mode,
             "interval_s": c.cycle.interval_s,
             "backend": backend,
@@ -112,7 +121,7 @@ class Show:
             try:
                 user_export.withdraw(left)
             except InputError as error:
-                self._tell("status file", str(error))
+                self._tell("user export", str(error))
 
     @property
     def port(self) -> int:
@@ -139,6 +148,7 @@ class Show:
 
     def sent(self, event: str, lever: str, result: str) -> None:
         """One action came to an end."""
+        self._left["written"] += event == "write" and result == "ok"
         if self._metrics is not None:
             self._metrics.sent(event, lever, result)
 
@@ -226,18 +236,30 @@ class Show:
             if cycle.result == "ok":
                 self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
                 self._metrics.budgets(budgets)
+        if snapshot is not None:
+            self._left["user_export"] = self._export(config, made, snapshot)
         self._leave(config)
-        if config.daemon.user_export and snapshot is not None:
+
+    def _export(self, config: Config, made: LiveCycle, snapshot: Snapshot) -> str:
+        """The files for users; why they could not be left, "": they were, or none are wanted."""
+        c, why = config.daemon, ""
+        if c.user_export:
             ids, table = made.ledger.table
+            users = snapshot.users, snapshot.jobs.user
             try:
-                user_export.export(config.daemon.user_export, snapshot.users, snapshot.jobs.user, ids, table)
+                user_export.export(c.user_export, *users, ids, table, c.state_dir)
             except InputError as error:
-                self._tell("status file", str(error))
+                why = str(error)
+                self._tell("user export", why)
+        if not why:
+            self._said.pop("user export", None)
+        return why
 
     def standby(self, config: Config, why: str) -> None:
         """This daemon does not act."""
         self._trouble = ""
         self._left |= {"time": round(time.time(), 3), "queue": None, "cycle": None, "no_rights": ""}
+        self._left["user_export"] = ""
         self._left["leadership"] = self._leadership()
         self._status(f"stands by: {why}")
         self._leave(config)

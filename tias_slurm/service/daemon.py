@@ -13,10 +13,10 @@ from typing import IO, Any
 from tias_slurm import hands, logs, status
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
-from tias_slurm.cycle import Cycle, tell
+from tias_slurm.cycle import Cycle, refused_claims, tell
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import Snapshot
-from tias_slurm.ledger import tally
+from tias_slurm.ledger import refusals, tally
 from tias_slurm.ledger.earlier_runs import EarlierRuns
 from tias_slurm.ledger.store import LedgerError, SqliteStore
 from tias_slurm.ledger.upkeep import Upkeep
@@ -74,6 +74,7 @@ class Daemon:
         self._guards, self._deeds = Guards(log), Deeds(log, self.show)
         self._made: LiveCycle | None = None
         self._lost_track = False
+        self._said = refusals.Refusals()
 
     # -- set-up
 
@@ -110,6 +111,8 @@ class Daemon:
     def _tell_notes(self) -> None:
         for note in self.config.notes:
             self._log.warning("settings", message=note)
+        if root := start.root_needless(self.config, self.facts):
+            self._log.warning("runs as root", message=root)
 
     def close(self) -> None:
         """Let go of everything; the lease last, when nothing of ours can be under way."""
@@ -132,6 +135,7 @@ class Daemon:
     def _open_ledger(self) -> None:
         start.seed(self.config)
         self.store = SqliteStore(ledger_path(self.config), shared=bool(self.config.daemon.lease_path))
+        self._said = refusals.counted(self.store)
 
     def _take_over(self, term: int = 0) -> None:
         """Read the ledger as it is now and put the cycle together."""
@@ -299,9 +303,9 @@ class Daemon:
             self.show.cycle(self.config, made, seen, self._clock.seconds, self._guards.problem)
             return seen
         seen.fill(made, self._deeds.outcomes, self._deeds.actions, self._deeds.requeued)
-        refused = tell(self._log, made)
-        self.show.refused_claims(refused)
-        self._tally(seen, refused)
+        self.show.refused_claims(tell(self._log, made, self._said))
+        # of another ledger than the one that the daemon began with, it is not what was said
+        self._tally(seen, refusals.count(self.store, *refused_claims(made)))
         self.show.notices_wait(self._messenger.cycle(made, paused=paused))
         self.show.ledger(self._upkeep.after_cycle(self.config, self.store, self.cluster.raw))
         self.show.cycle(self.config, made, seen, self._clock.seconds, self._guards.problem)
@@ -312,7 +316,7 @@ class Daemon:
         """Whether the pause file is there: nothing is written then."""
         return hands.paused(self.config.daemon.state_dir)
 
-    def _tally(self, seen: Cycle, claims: dict[str, int]) -> None:
+    def _tally(self, seen: Cycle, claims: Mapping[str, int]) -> None:
         """Count the cycle in the ledger, by the controller's clock where it answered."""
         raw = self.cluster.raw if seen.result == "ok" else None
         jobs = {

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from tias_slurm import status
 from tias_slurm.config import Config
-from tias_slurm.errors import InputError
+from tias_slurm.errors import InputError, printable
 from tias_slurm.hands import is_there
 from tias_slurm.ledger.store import SqliteStore, known_to
 from tias_slurm.observe.systemd import Pulse
@@ -77,6 +77,16 @@ def _lever(config: Config, facts: SiteFacts, store: SqliteStore, *, other: bool)
             'lever "site_factor" needs PriorityType=priority/multifactor and no '
             'PrioritySiteFactorPlugin; set [lever] kind = "nice"'
         )
+
+
+def root_needless(config: Config, facts: SiteFacts) -> str:
+    """What to tell of a daemon that writes as root; "": it does not, or root is SlurmUser here."""
+    if os.geteuid() != 0 or config.daemon.mode != "enforce" or facts.slurm_user == "root":
+        return ""
+    return (
+        "this is root, and the daemon needs none of root's rights: run it as an account of its own with "
+        f"AdminLevel=Operator, or as SlurmUser ({printable(facts.slurm_user, 40)})"
+    )
 
 
 def own(config: Config, store: SqliteStore) -> None:

@@ -377,6 +377,14 @@ def _state(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
         yield Finding("state-dir", "ok", f"{path}: {'there' if p.state == 'ours' else p.state}")
 
 
+def _user_export(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    path, (what, do) = config.daemon.user_export, p.export
+    if what:
+        yield Finding("user-export", "warning", what, "users could not explain their own jobs", do)
+    elif path:
+        yield Finding("user-export", "ok", f"{path}: the daemon's own, with ACLs")
+
+
 def _controllers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     if len(p.controllers) > 1:
         yield Finding(
@@ -417,6 +425,7 @@ CHECKS: tuple[Check, ...] = (
     _rate,
     _times,
     _state,
+    _user_export,
     _controllers,
     _notify,
 )

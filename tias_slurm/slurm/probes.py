@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pwd
 import re
@@ -19,6 +20,7 @@ from tias_slurm.slurm.commands import CommandsAdapter
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts
 from tias_slurm.slurm.pyslurm_adapter import installed_pyslurm
 from tias_slurm.slurm.scope import given
+from tias_slurm.user_export import problem
 
 Rights = Literal["yes", "no", "unknown"]
 _PARTITION: Final = re.compile(r"(?m)^PartitionName=(\S+).*?\sPriorityTier=(\d{1,9})", re.ASCII)
@@ -45,6 +47,8 @@ class Probes:
     pyslurm: str = ""  # "": not installed
     state: Literal["ours", "absent, can be made", "absent, cannot be made", "not writable"] = "ours"
     state_mode: int = 0o750
+    # what is wrong with [daemon] user_export, and what to do; ("", ""): nothing
+    export: tuple[str, str] = ("", "")
     qos: tuple[Qos, ...] | None = None  # None: sacctmgr does not tell
     preempt_mode: str = ""  # of slurm.conf; "": it cannot be read here
 
@@ -110,6 +114,7 @@ def probe(config: Config) -> tuple[SiteFacts, Probes]:
         pyslurm=installed_pyslurm(),
         state=state,
         state_mode=mode,
+        export=_look_at_export(c.user_export, c.state_dir) if c.user_export else ("", ""),
         qos=look_at_qos(c.rpc_timeout_s) if config.requeue.mode == "slurm" else None,
         preempt_mode=mode_in_file(c.rpc_timeout_s) if config.requeue.mode == "slurm" else "",
     )
@@ -162,6 +167,15 @@ def _said(runner: Runner, *words: str) -> str:
     if status:
         raise AdapterError(f"scontrol {' '.join(words)}: {printable(err, 200)}", retry=True)
     return out.decode("utf-8", "replace")
+
+
+def _look_at_export(directory: str, state_dir: str) -> tuple[str, str]:
+    account = os.geteuid()
+    if account == 0:
+        # root may look for the daemon, whose account that of the ledger is
+        with contextlib.suppress(OSError):
+            account = os.stat(state_dir).st_uid
+    return problem(directory, account)
 
 
 def look_at_state(

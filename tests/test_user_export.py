@@ -1,0 +1,131 @@
+"""The files for users: whose they are, what is said where they cannot be left."""
+
+import os
+import pwd
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tias_slurm import user_export
+from tias_slurm.errors import InputError
+from tias_slurm.ledger.book import COLUMNS
+
+NOBODY = pwd.getpwnam("nobody")
+ME = pwd.getpwuid(os.getuid())
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root may give files away")
+
+
+@pytest.fixture
+def room():
+    """A directory that everybody may enter, as the ones of pytest are not."""
+    made = Path(tempfile.mkdtemp(prefix="tias-export-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+def leave(where, *names, **more):
+    """One job for each of these users."""
+    n = len(names)
+    table = np.full((n, len(COLUMNS)), np.nan)
+    user_export.export(str(where), names, np.arange(n), np.arange(n) + 7, table, **more)
+
+
+def owners(where):
+    return {p.relative_to(where).as_posix(): p.lstat().st_uid for p in (where, *where.rglob("*"))}
+
+
+@as_root
+@pytest.mark.parametrize("there", [False, True])
+def test_what_root_leaves_is_the_daemons(room, there):
+    """By the state directory where root makes all of it, else by the directory that is there."""
+    state, users = room / "state", room / "users"
+    state.mkdir()
+    os.chown(state, NOBODY.pw_uid, NOBODY.pw_gid)
+    if there:
+        users.mkdir(mode=0o711)
+        os.chown(users, NOBODY.pw_uid, NOBODY.pw_gid)
+    leave(users, "root", "nobody", "daemon", state_dir=str(state) if not there else "")
+    found = owners(users)
+    assert len(found) == 7
+    assert set(found.values()) == {NOBODY.pw_uid}
+    assert user_export.problem(str(users), NOBODY.pw_uid) == ("", "")
+    # whom it is for reads it by an entry of its own, and the daemon's account needs none
+    acl = "system.posix_acl_access"
+    for uid, has in ((0, True), (pwd.getpwnam("daemon").pw_uid, True), (NOBODY.pw_uid, False)):
+        for at in (users / str(uid), users / str(uid) / "jobs.json"):
+            assert (acl in os.listxattr(at)) == has, at
+            assert stat.S_IMODE(at.stat().st_mode) & 0o007 == 0
+
+
+@as_root
+def test_root_mends_what_root_left_before(room):
+    users = room / "users"
+    leave(users, "nobody")
+    assert set(owners(users).values()) == {0}
+    os.chown(users, NOBODY.pw_uid, NOBODY.pw_gid)
+    what, do = user_export.problem(str(users), NOBODY.pw_uid)
+    assert what == f"{users}/{NOBODY.pw_uid}: belongs to root, not to nobody"
+    assert do == f"chown -R nobody {users}"
+    leave(users, "nobody")
+    assert set(owners(users).values()) == {NOBODY.pw_uid}
+
+
+@as_root
+def test_root_follows_no_link_of_the_daemons_account(room):
+    users, other = room / "users", room / "other"
+    users.mkdir(mode=0o711)
+    other.mkdir()
+    (users / str(NOBODY.pw_uid)).symlink_to(other)
+    with pytest.raises(InputError, match=f"users/{NOBODY.pw_uid}: cannot be used"):
+        leave(users, "nobody")
+    assert list(other.iterdir()) == []
+    assert other.stat().st_uid == 0
+
+
+def test_the_message_names_the_place_that_is_in_the_way(room, monkeypatch):
+    """As the daemon meets a directory that somebody else made."""
+
+    def refuse(*_, **__):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "open", refuse)
+    users = room / "users"
+    with pytest.raises(InputError) as told:
+        leave(users, ME.pw_name)
+    assert str(told.value).startswith(f"{users}/{ME.pw_uid}: cannot be used for [daemon] user_export: ")
+    assert f"chown -R ACCOUNT {users}" in str(told.value)
+
+
+def test_what_is_in_the_way(room, monkeypatch):
+    def said(path, account=ME.pw_uid):
+        what, do = user_export.problem(str(path), account)
+        assert bool(what) == bool(do)
+        return what, do
+
+    make = f"install -d -m 0711 -o {ME.pw_name} "
+    users, file, closed = room / "users", room / "file", room / "closed"
+    assert said(users) == (f"{users}: no such directory", f"{make}{users}")
+    assert not users.exists()
+    users.mkdir(mode=0o711)
+    assert said(users) == ("", "")
+    leave(users, ME.pw_name)
+    assert said(users) == ("", "")
+    other = next(uid for uid in (NOBODY.pw_uid, 0) if uid != ME.pw_uid)
+    assert "belongs to" in said(users, other)[0]
+    assert "belongs to" in said(users, 4_000_000_000)[0]
+    file.touch()
+    assert said(file) == (f"{file}: is no directory", f"{make}{file}")
+    closed.mkdir(mode=0o750)
+    (closed / "users").mkdir(mode=0o711)
+    assert said(closed / "users") == (f"{closed}: users may not enter it", f"chmod o+x {closed}")
+
+    def none(*_, **__):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "getxattr", none)
+    assert said(users)[0] == f"{users}: its file system has no ACLs"
