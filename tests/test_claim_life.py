@@ -138,13 +138,13 @@ def one(**columns):
     return job_table(1, **{"job_id": [7], **columns})
 
 
-def test_a_refusal_is_told_once():
+def test_refused_changes():
     ledger = Ledger(max_changes=0)
     told = []
     for now, due in ((0.0, 900.0), (60.0, 950.0), (120.0, 950.0), (180.0, 900.0), (240.0, 970.0)):
         ledger.remember(snapshot(now, one(deadline=due)))
-        told.append([job for job, _ in ledger.newly_unaccepted()])
-    assert told == [[], [7], [], [], [7]]
+        told.append(ledger.unaccepted.tolist())
+    assert told == [[TAKEN], [CHANGES], [CHANGES], [TAKEN], [CHANGES]]
 
 
 class TestWhileItRuns:
@@ -223,4 +223,4 @@ def test_no_window_of_nothing_though_the_clock_goes_back():
     ledger = Ledger()
     known = ledger.remember(snapshot(100.0, one(submit=200.0, deadline=200.0)))
     assert np.isnan(known.deadline).all()
-    assert ledger.newly_unaccepted() == [(7, REASONS[PAST])]
+    assert ledger.unaccepted.tolist() == [PAST]

@@ -190,10 +190,11 @@ def test_claims_are_read_again_when_something_changes(change, deadline):
     np.testing.assert_equal(world.cluster.observed.snapshot.jobs.deadline[0], deadline)
 
 
-def test_refused_claims_are_counted_once(monkeypatch):
-    world = World(queue({"comment": "deadline=nonsense"}, {"comment": "deadline=+3h"}))
+def test_what_is_refused_is_known_by_job():
+    world = World(queue({"comment": "deadline=nonsense,requeue=maybe"}, {"comment": "deadline=+3h"}))
     world.cycle(3)
-    assert sum(world.cluster.claims.refused.values()) == 1
+    assert [len(codes) for codes in world.cluster.claims.refused().values()] == [2]
+    assert list(world.cluster.claims.refused()) == [100]
 
 
 def test_claims_of_jobs_that_left_are_not_kept():

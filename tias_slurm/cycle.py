@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from tias_slurm.jobs import PENDING
 from tias_slurm.ledger.audit import Action
+from tias_slurm.ledger.claim_life import REASONS
+from tias_slurm.ledger.refusals import Refusals, Refused
 from tias_slurm.service.live_cycle import LiveCycle
 
 Outcome = tuple[int, str, str]  # number of the audit record, result, the controller's words
@@ -58,17 +63,35 @@ class Cycle:
         self.barred = dict(observed.barred)
 
 
-def tell(log: Any, made: LiveCycle) -> dict[str, int]:
-    """Tell the log what jobs a good cycle noticed; the claims that were not taken, by reason."""
-    cluster = made.cluster
-    for job in cluster.watched:
+def refused_claims(made: LiveCycle) -> tuple[list[Refused], frozenset[int]]:
+    """What is not taken of the comments of jobs that wait or run, and the roots of all jobs shown, see
+    Refusals; after a good cycle."""
+    observed, raw = made.cluster.observed, made.cluster.raw
+    if observed is None or raw is None:
+        return [], frozenset()
+    roots = np.where(raw.array_id > 0, raw.array_id, raw.job_id)
+    why = made.cluster.claims.refused()
+    found = []
+    for row, (job, at) in enumerate(zip(observed.snapshot.jobs.job_id.tolist(), observed.rows, strict=True)):
+        codes = why.get(job, ())
+        if unaccepted := int(made.ledger.unaccepted[row]):
+            codes = (*codes, REASONS[unaccepted])
+        if codes:
+            found.append(Refused(job, int(roots[at]), raw.comment[at], codes))
+    return found, frozenset(roots.tolist())
+
+
+def tell(log: Any, made: LiveCycle, said: Refusals) -> dict[str, int]:
+    """Tell the log what jobs a good cycle noticed; what was not taken of comments and is not `said` yet, by
+    reason."""
+    for job in made.cluster.watched:
         line = log.warning if job.result == "still waits" else log.info
         line(f"job that others were requeued for {job.result}", job=job.job_id, seconds=round(job.seconds))
-    for job_id, why in made.ledger.newly_unaccepted():
-        cluster.claims.refused[why] += 1
-        log.info("claim not taken", job=job_id, reason=why)
-    refused = dict(cluster.claims.refused)
+    news = said.news(*refused_claims(made))
+    for job_id, why in news:
+        if why in REASONS:
+            log.info("claim not taken", job=job_id, reason=why)
+    refused = dict(Counter(code for _, code in news))
     if refused:
         log.info("claims refused", reasons=refused)
-        cluster.claims.refused.clear()
     return refused

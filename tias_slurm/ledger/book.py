@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, RankInput, Snapshot
-from tias_slurm.ledger.claim_life import REASONS, TAKEN, Claim, follow
+from tias_slurm.ledger.claim_life import TAKEN, Claim, follow
 from tias_slurm.ledger.quota import Buckets, Settings, covered
 from tias_slurm.ledger.requeue_log import RequeueLog
 from tias_slurm.ledger.rows import find, rows_of
@@ -90,7 +90,6 @@ class Ledger:
         self._max_changes, self._told_at_submit = max_changes, told_at_submit
         # whether claims are taken, codes of claim_life.REASONS, rows of the last snapshot
         self.unaccepted: Ints = np.zeros(0, dtype=np.int64)
-        self._told: frozenset[int] = frozenset()  # jobs whose refused claim somebody was told of
         self._new: Bools = np.zeros(0, dtype=np.bool_)  # jobs that the last snapshot showed first
         self._able: Bools = np.zeros(0, dtype=np.bool_)  # see RankInput
         self.buckets = None if quota is None else Buckets(quota)
@@ -119,7 +118,7 @@ class Ledger:
 
     def go_on_from(self, before: Ledger) -> None:
         """Take over what another one, of other settings, has in memory alone."""
-        self._told, self._last_look, self._ran = before._told, before._last_look, before._ran
+        self._last_look, self._ran = before._last_look, before._ran
 
     @property
     def found(self) -> Floats:
@@ -242,13 +241,6 @@ class Ledger:
     def row(self, row: int) -> dict[str, float]:
         """All that is kept of the job of that row of the last snapshot, by COLUMNS."""
         return dict(zip(COLUMNS, self._table[row].tolist(), strict=True))
-
-    def newly_unaccepted(self) -> list[tuple[int, str]]:
-        """Jobs whose claim is not taken, and why, once a job and as long as it stays so."""
-        rows = np.flatnonzero(self.unaccepted)
-        now = dict(zip(self._ids[rows].tolist(), self.unaccepted[rows].tolist(), strict=True))
-        told, self._told = self._told, frozenset(now)
-        return [(job, REASONS[code]) for job, code in now.items() if job not in told]
 
     def first_submit(self, ids: Ints, submit: Floats) -> Floats:
         """First submits of jobs by id, before they are remembered: `submit` if not known. Shape (n,)."""

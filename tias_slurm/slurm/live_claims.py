@@ -35,19 +35,12 @@ class ClaimReader:
         self, config: Config, zone: ZoneInfo, first_submit: Callable[[Ints, Floats], Floats]
     ) -> None:
         """`first_submit`: of the ledger, see there."""
-        self.refused: Counter[str] = Counter()  # by reason, until somebody has told of them
         self._config = config
         self._zone = zone
         self._limits = claim_limits(config)
         self._keys = own_keys(config.deadlines.key)
         self._first_submit = first_submit
         self._known: dict[int, tuple[tuple[object, ...], _Said]] = {}
-        # what the reader before a reload has counted
-        self._counted: dict[int, tuple[tuple[object, ...], _Said]] = {}
-
-    def go_on_from(self, before: ClaimReader) -> None:
-        """Take over from the reader of other settings: what was counted is not counted again."""
-        self._counted, self.refused = before._known, before.refused
 
     def read(self, raw: RawTable) -> Claims:
         """Deadline, consent and checkpoint of every job."""
@@ -65,17 +58,20 @@ class ClaimReader:
             old = self._known.get(job)
             if old is None or old[0] != basis:
                 old = basis, self._read(raw, i, first)
-                told = self._counted.get(job)
-                counted = {r.code for r in told[1].refusals} if told and told[0] == basis else set()
-                self.refused.update(r.code for r in old[1].refusals if r.code not in counted)
             known[job] = old
             deadline[i], consent[i], checkpoint[i], warning[i] = old[1][:4]
-        self._known, self._counted = known, {}
+        self._known = known
         return Claims(deadline, consent, checkpoint, warning)
 
     def refusals(self, job: int) -> tuple[Refusal, ...]:
         """What is not taken of the job's comment, at the last look."""
         return self._known[job][1].refusals if job in self._known else ()
+
+    def refused(self) -> dict[int, tuple[str, ...]]:
+        """Why something in a job's comment is not taken, by job, at the last look."""
+        return {
+            j: tuple(r.code for r in said.refusals) for j, (_, said) in self._known.items() if said.refusals
+        }
 
     def warning(self, job: int) -> tuple[str, float]:
         """The signal by which a job is warned of a requeue, and how long before, s: its own wish or the

@@ -99,7 +99,6 @@ class LiveCluster:
         """Take over what another one, of other settings, saw and counted; what it sent or would have sent if
         that is in the same field and as earnest."""
         self.raw, self._seen_ended = before.raw, before._seen_ended
-        self.claims.go_on_from(before.claims)
         self.watch.cases, self.watch.vain = before.watch.cases, before.watch.vain
         if (self.field, self.enforce) == (before.field, before.enforce):
             self._would_be, self._sent = before._would_be, before._sent
