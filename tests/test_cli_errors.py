@@ -139,6 +139,8 @@ def test_no_command_and_a_wrong_one(cli: Cli) -> None:
 
 
 def start(*arguments: object, cwd: Path, **options: Any) -> subprocess.Popen[bytes]:
+    # whoever runs the tests in the background of a script has SIGINT ignored, and children inherit that
+    options.setdefault("preexec_fn", lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     return subprocess.Popen([*COMMAND, *map(str, arguments)], cwd=cwd, stderr=subprocess.PIPE, **options)
 
 

@@ -261,7 +261,9 @@ def test_a_missing_extra_says_what_to_install(
     for name in [m for m in sys.modules if m.split(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(InputError, match=r"pip install 'tias-slurm\[replay\]'"):
+    with pytest.raises(
+        InputError, match=r"tias-slurm\[replay\] brings it: in a checkout, pip install '\.\[replay\]'"
+    ):
         write_report(*made, tmp_path / "out")
     assert not (tmp_path / "out" / "report.html").exists()
     assert not list(tmp_path.glob("out/.*"))

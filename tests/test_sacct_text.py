@@ -272,7 +272,10 @@ def test_gpus_by_gres_where_no_tres_is_given(tmp_path: Path) -> None:
 )
 def test_reasons_name_columns_as_sacct_writes_them(tmp_path: Path, column: str, reason: str) -> None:
     columns = (*(c for c in COLUMNS if "TRES" not in c), column, "ReqGRES")
-    rows = [record(JobID="1", ReqGRES="gpu:1"), record(JobID="2", **{column: "gpu:1xx"})]
+    rows = [
+        record(JobID="1", ReqGRES="gpu:1"),
+        record(JobID="2", **{column: "gpu:a100:1xx" if column == "AllocGRES" else "gpu:1xx"}),
+    ]
     assert read(tmp_path, text(*rows, columns=columns)).refused.by_reason == {reason: 1}
 
 

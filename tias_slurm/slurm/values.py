@@ -187,9 +187,10 @@ def parse_gres(text: str, of: str = "gpu") -> tuple[Count, str, bool]:
         # a MIG slice's type begins with a digit too
         counted = bool(rest) and len(rest[-1]) < 12 and _AMOUNT.fullmatch(rest[-1]) is not None
         amount = parse_count(rest.pop()) if counted else 1.0
+        if len(rest) > 1 or (rest and (not rest[0] or rest[0].isdigit())):
+            raise ValueError("not NAME:TYPE:COUNT")
         if rest:
-            kind = ":".join(rest)
-            typed[kind] = typed.get(kind, 0.0) + amount
+            typed[rest[0]] = typed.get(rest[0], 0.0) + amount
         else:
             untyped = amount if math.isnan(untyped) else untyped + amount
     gpus, kind = gpus_of(untyped, typed)
