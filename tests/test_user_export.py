@@ -13,6 +13,7 @@ import pytest
 from tias_slurm import user_export
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.book import COLUMNS
+from tias_slurm.service.start import take_lock
 
 NOBODY = pwd.getpwnam("nobody")
 ME = pwd.getpwuid(os.getuid())
@@ -129,3 +130,17 @@ def test_what_is_in_the_way(room, monkeypatch):
 
     monkeypatch.setattr(os, "getxattr", none)
     assert said(users)[0] == f"{users}: its file system has no ACLs"
+
+
+@as_root
+def test_the_lock_that_root_makes_is_the_daemons(room):
+    os.chown(room, NOBODY.pw_uid, NOBODY.pw_gid)
+    take_lock(str(room / "lock")).close()
+    assert owners(room) == {".": NOBODY.pw_uid, "lock": NOBODY.pw_uid}
+    assert stat.S_IMODE((room / "lock").stat().st_mode) == 0o640
+    # what is there stays whose it is, and a link gives nothing away
+    other = room / "other"
+    other.touch()
+    (room / "link").symlink_to(other)
+    take_lock(str(room / "link")).close()
+    assert other.stat().st_uid == 0

@@ -179,7 +179,15 @@ def alone(config: Config, log: Any) -> Iterator[None]:
 
 
 def _ours(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o640)
+    """A new file belongs to the directory's owner, whoever makes it; nothing that was there is given away."""
+    try:
+        file = os.open(path, flags | os.O_EXCL, 0o640)
+    except FileExistsError:
+        return os.open(path, flags, 0o640)
+    if os.geteuid() == 0:
+        owner = os.stat(os.path.dirname(path))
+        os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
 
 
 def take_lock(path: str) -> IO[str]:
