@@ -353,7 +353,7 @@ def test_an_ignored_job_is_left_alone(desk):
     desk.show(waiting(3))
     daemon = desk.daemon()
     told = desk.json("ignore", "101", "--reason", "a test of ours")
-    assert told == {"job": "101", "ignored": True, "all": ["101"]}
+    assert told == {"job": "101", "ignored": True, "all": ["101"], "in_queue": True}
     seen = daemon.cycle()
     assert (seen.writes, seen.barred) == (2, {"ignored": 1})
     assert [job for job, *_ in desk.adapter.sent] == [100, 102]
@@ -362,6 +362,40 @@ def test_an_ignored_job_is_left_alone(desk):
     assert desk.json("unignore", "101")["was_ignored"]
     assert not desk.json("unignore", "101")["was_ignored"]
     assert daemon.cycle().writes == 1
+
+
+SHOWN = queue(
+    {"job_id": 20}, {"job_id": 21, "state": "COMPLETED", "end": NOW - 9},
+    {"job_id": 30, "array_id": 30, "array_task": "4-9"},
+    {"job_id": 31, "array_id": 30, "array_task": "3", **running()},
+    {"job_id": 40, "het_id": 40}, {"job_id": 41, "het_id": 40, "het_offset": 1},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ["ignore", "unignore"])
+@pytest.mark.parametrize(
+    ("name", "there"),
+    [
+        ("20", True), ("21", False), ("22", False), ("30", True), ("30_3", True), ("30_5", True),
+        ("30_1", False), ("40+1", True), ("40+2", False), ("41", True),
+    ],
+)  # fmt: skip
+def test_an_order_for_a_job_that_is_not_there(desk, command, name, there):
+    desk.show(SHOWN)
+    desk.daemon()
+    done = desk.run(command, name)
+    assert (f"note: no job {name} waits or runs now" in done.out) is not there
+    told = desk.json(command, name)
+    assert (told["in_queue"], told["all"]) == (there, [name] if command == "ignore" else [])
+
+
+def test_an_order_while_slurm_does_not_answer(desk):
+    desk.show(AdapterError("squeue: no answer within 5 s", retry=True))
+    desk.state.mkdir()
+    assert desk.run("ignore", "7").out == "7 is ignored from now on\n"
+    assert desk.json("unignore", "7") == {
+        "job": "7", "ignored": False, "was_ignored": True, "all": [], "in_queue": None,
+    }  # fmt: skip
 
 
 def test_an_ignored_job_keeps_what_it_has_and_is_not_requeued(desk):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import getpass
 import json
 import os
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.explain import JobArgument
 
+if TYPE_CHECKING:
+    from tias_slurm.config import Config
+
+ASK_S = 5.0  # for how long Slurm is asked about a job once the order is given
 ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for those who ask later.")]
 
 
@@ -48,11 +52,15 @@ def ignore(
     Example: tias-slurm ignore 4711
     """
     from tias_slurm import hands
+    from tias_slurm.config import load_config
 
-    name, state_dir = hands.job_name(job), _state_dir(config)
+    name, settings = hands.job_name(job), load_config(config)
+    state_dir = settings.daemon.state_dir
     hands.ignore(state_dir, name, _who(), reason)
     names = list(hands.ignored(state_dir))
-    _say(as_json, {"job": name, "ignored": True, "all": names}, f"{name} is ignored from now on")
+    document = {"job": name, "ignored": True, "all": names}
+    after = f"the mark stays for a job of that number; tias-slurm unignore {name} takes it away"
+    _say_of_job(settings, name, as_json, document, f"{name} is ignored from now on", after)
 
 
 def unignore(job: JobArgument, config: PathOption = None, as_json: JsonOption = False) -> None:
@@ -61,14 +69,17 @@ def unignore(job: JobArgument, config: PathOption = None, as_json: JsonOption = 
     Example: tias-slurm unignore 4711
     """
     from tias_slurm import hands
+    from tias_slurm.config import load_config
 
-    name, state_dir = hands.job_name(job), _state_dir(config)
+    name, settings = hands.job_name(job), load_config(config)
+    state_dir = settings.daemon.state_dir
     was = hands.unignore(state_dir, name)
     names = list(hands.ignored(state_dir))
     words = f"{name} is taken care of again" if was else f"{name} was not ignored"
     if not was and names:
         words += f"; ignored are {', '.join(names[:20])}"
-    _say(as_json, {"job": name, "ignored": False, "was_ignored": was, "all": names}, words)
+    document = {"job": name, "ignored": False, "was_ignored": was, "all": names}
+    _say_of_job(settings, name, as_json, document, words, "")
 
 
 def _state_dir(config: str | None) -> str:
@@ -85,6 +96,47 @@ def _who() -> str:
         return getpass.getuser()
     except (OSError, KeyError):
         return str(os.getuid())
+
+
+def _say_of_job(
+    settings: Config, name: str, as_json: bool, document: dict[str, object], words: str, after: str
+) -> None:
+    """Say what was done, and that the job is not in the queue if Slurm answers that soon. `after`: what
+    becomes of the order then."""
+    if not as_json:
+        typer.echo(words)
+    there = _in_queue(settings, name)
+    if as_json:
+        typer.echo(json.dumps(document | {"in_queue": there}))
+    elif there is False:
+        typer.echo(f"note: no job {name} waits or runs now" + (f": {after}" if after else ""))
+
+
+def _in_queue(settings: Config, name: str) -> bool | None:
+    """Whether Slurm shows a job of that name that waits or runs; None: it does not say."""
+    import numpy as np
+
+    from tias_slurm import hands
+    from tias_slurm.cli.look import adapter_of
+    from tias_slurm.cli.lookup import find
+    from tias_slurm.errors import InputError
+    from tias_slurm.jobs import ACTIVE_STATES
+    from tias_slurm.slurm.live import AdapterError
+
+    try:
+        adapter = adapter_of(settings, ASK_S)
+        try:
+            raw = adapter.jobs()
+        finally:
+            adapter.close()
+        at = np.flatnonzero(hands.named((name,), raw)).tolist()
+        if "_" in name and not at:
+            # a task that waits has no record of its own
+            row, _ = find(raw, name)
+            at = [] if row is None else [row]
+    except (InputError, AdapterError):
+        return None
+    return any(raw.state[row] in ACTIVE_STATES for row in at)
 
 
 def _say(as_json: bool, document: dict[str, object], words: str) -> None:

@@ -96,12 +96,12 @@ def need_ledger(config: Config) -> None:
         )
 
 
-def adapter_of(config: Config) -> Adapter:
-    """The way to Slurm that the settings want. Raises InputError, AdapterError."""
+def adapter_of(config: Config, at_most_s: float = np.inf) -> Adapter:
+    """The way to Slurm that the settings want, with their limit of a call or a shorter one. Raises
+    InputError, AdapterError."""
     d = config.daemon
-    adapter, _ = choose(
-        d.backend, allow_version_mismatch=d.allow_version_mismatch, call_limit_s=d.rpc_timeout_s
-    )
+    limit = min(d.rpc_timeout_s, at_most_s)
+    adapter, _ = choose(d.backend, allow_version_mismatch=d.allow_version_mismatch, call_limit_s=limit)
     return adapter
 
 
