@@ -13,6 +13,7 @@ import pytest
 from tias_slurm import user_export
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.book import COLUMNS
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.service.start import take_lock
 
 NOBODY = pwd.getpwnam("nobody")
@@ -133,10 +134,16 @@ def test_what_is_in_the_way(room, monkeypatch):
 
 
 @as_root
-def test_the_lock_that_root_makes_is_the_daemons(room):
+def test_the_lock_and_the_ledgers_that_root_makes_are_the_daemons(room):
     os.chown(room, NOBODY.pw_uid, NOBODY.pw_gid)
     take_lock(str(room / "lock")).close()
-    assert owners(room) == {".": NOBODY.pw_uid, "lock": NOBODY.pw_uid}
+    store = SqliteStore(str(room / "ledger.sqlite"))
+    store.put("lever", "nice")
+    store.copy_to(str(room / "ledger-dry-run.sqlite"))
+    found = owners(room)
+    store.close()
+    assert {"lock", "ledger.sqlite", "ledger.sqlite-wal", "ledger-dry-run.sqlite"} <= found.keys()
+    assert set(found.values()) == {NOBODY.pw_uid}
     assert stat.S_IMODE((room / "lock").stat().st_mode) == 0o640
     # what is there stays whose it is, and a link gives nothing away
     other = room / "other"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pwd
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,6 +106,44 @@ def test_a_state_directory_of_somebody_else(site: Site) -> None:
     assert found["state-dir"]["severity"] == "error"
     run("install", "-d", "-m", "0750", "-o", "tias", str(site.state))
     assert look(site, "tias", 0)["state-dir"]["severity"] == "ok"
+
+
+def test_partitions_that_share_nodes(site: Site) -> None:
+    """debug is a part of gpu: one of them in scope competes with the other."""
+    site.settings(scope={"only_partitions": ["debug"]})
+    found = look(site, status=0)["scope-nodes"]
+    assert found["severity"] == "warning"
+    assert "partitions in scope (debug) and in others out of scope (gpu)" in found["what"]
+    job = site.submit("--hold", user="bob")
+    told = site.tias("plan", "--json").json
+    assert len(told["scope"]) == 1
+    assert (told["in_scope"], told["writes"]) == (0, [])
+    assert "is in scope" in site.tias("plan").out
+    site.settings(scope={"only_partitions": ["debug", "gpu"]})
+    assert look(site, status=0)["scope-nodes"]["severity"] == "ok"
+    told = site.tias("plan", "--json").json
+    assert (told["in_scope"], told["scope"]) == (1, []), job
+
+
+def test_files_for_users_that_root_left_first(site: Site, tmp_path: Path) -> None:
+    """Root tries a cycle, then the daemon's account takes over."""
+    if not has_accounting():
+        left_out("this cluster has no slurmdbd")
+    for part in (tmp_path, *tmp_path.parents):
+        part.chmod(part.stat().st_mode | 0o001)
+    users = tmp_path / "users"
+    site.settings(daemon={"mode": "enforce", "user_export": str(users)})
+    run("install", "-d", "-m", "0750", "-o", "tias", str(site.state))
+    missing = look(site, "tias", 0)["user-export"]
+    assert (missing["severity"], missing["do"]) == ("warning", f"install -d -m 0711 -o tias {users}")
+    site.submit("--hold", user="bob")
+    site.tias("once")
+    assert {p.owner() for p in (users, *users.rglob("*"))} == {"tias"}
+    assert look(site, "tias", 0)["user-export"]["severity"] == "ok"
+    site.tias("once", user="tias")
+    assert site.tias("status", "--json", user="tias", status=1).json["daemon"]["user_export"] == ""
+    bob = pwd.getpwnam("bob").pw_uid
+    assert run("cat", str(users / str(bob) / "jobs.json"), user="bob").startswith("{")
 
 
 @pytest.mark.core

@@ -9,6 +9,7 @@ import sqlite3
 
 from tias_slurm.errors import InputError, LedgerError, printable
 from tias_slurm.ledger import table as ledger_table
+from tias_slurm.own_files import open_own
 
 SCHEMA = 5
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
@@ -94,7 +95,7 @@ def keep_copy(db: sqlite3.Connection, path: str, version: int) -> None:
 
 def write_copy(db: sqlite3.Connection, path: str) -> None:
     """Make the database at `path` the same as this one. Raises sqlite3.Error, OSError."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o640))
+    os.close(open_own(path, os.O_RDWR | os.O_NOFOLLOW))
     other = sqlite3.connect(path, timeout=10.0)
     try:
         db.backup(other)

@@ -22,6 +22,7 @@ from tias_slurm.ledger import schema as ledger_schema
 from tias_slurm.ledger import table as ledger_table
 from tias_slurm.ledger import tally
 from tias_slurm.ledger import trim as ledger_trim
+from tias_slurm.own_files import open_own
 from tias_slurm.policy.learning import Learner
 from tias_slurm.service.leadership import Knowledge
 
@@ -67,7 +68,7 @@ class SqliteStore:
         name = printable(path, 300)
         try:
             # nobody else may read what users wrote
-            os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o640))
+            os.close(open_own(path, os.O_RDWR))
             # the scheduler's thread cycles, one at a time; the main thread opens and closes
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0, check_same_thread=False)
             try:

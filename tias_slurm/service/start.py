@@ -20,6 +20,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.hands import is_there
 from tias_slurm.ledger.store import SqliteStore, known_to
 from tias_slurm.observe.systemd import Pulse
+from tias_slurm.own_files import open_own
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, this_host, timing
 from tias_slurm.slurm.checks_preempt import Qos, problems
@@ -178,22 +179,10 @@ def alone(config: Config, log: Any) -> Iterator[None]:
         lock.close()
 
 
-def _ours(path: str, flags: int) -> int:
-    """A new file belongs to the directory's owner, whoever makes it; nothing that was there is given away."""
-    try:
-        file = os.open(path, flags | os.O_EXCL, 0o640)
-    except FileExistsError:
-        return os.open(path, flags, 0o640)
-    if os.geteuid() == 0:
-        owner = os.stat(os.path.dirname(path))
-        os.fchown(file, owner.st_uid, owner.st_gid)
-    return file
-
-
 def take_lock(path: str) -> IO[str]:
     """Hold the one lock of this state directory, for as long as the file stays open. Raises InputError."""
     try:
-        file = open(path, "a+", encoding="ascii", opener=_ours)  # noqa: SIM115
+        file = open(path, "a+", encoding="ascii", opener=open_own)  # noqa: SIM115
     except OSError as error:
         raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
     for _ in range(3):

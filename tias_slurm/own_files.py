@@ -1,0 +1,20 @@
+"""Files of the daemon's own directories, which belong to its account also where root makes them."""
+
+from __future__ import annotations
+
+import os
+
+
+def open_own(path: str, flags: int) -> int:
+    """Open a file, 0640 and of its directory's owner if it is new: a file descriptor. Raises OSError.
+
+    What was there, or lies behind a link, is never given away.
+    """
+    try:
+        file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o640)
+    except FileExistsError:
+        return os.open(path, flags | os.O_CREAT, 0o640)
+    if os.geteuid() == 0:
+        owner = os.stat(os.path.dirname(path) or ".")
+        os.fchown(file, owner.st_uid, owner.st_gid)
+    return file
