@@ -14,6 +14,7 @@ from tias_slurm import user_export
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.book import COLUMNS
 from tias_slurm.ledger.store import SqliteStore
+from tias_slurm.service.leadership import LeaseFile, timing
 from tias_slurm.service.start import take_lock
 
 NOBODY = pwd.getpwnam("nobody")
@@ -151,3 +152,13 @@ def test_the_lock_and_the_ledgers_that_root_makes_are_the_daemons(room):
     (room / "link").symlink_to(other)
     take_lock(str(room / "link")).close()
     assert other.stat().st_uid == 0
+
+
+@as_root
+def test_the_lease_that_root_takes_is_the_daemons(room):
+    shared = room / "shared"
+    shared.mkdir()
+    os.chown(shared, NOBODY.pw_uid, NOBODY.pw_gid)
+    lease = LeaseFile(str(shared / "lease"), timing(60.0, 30.0), enforce=True)
+    assert lease.take(None)
+    assert set(owners(shared).values()) == {NOBODY.pw_uid}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 
 
@@ -16,5 +17,7 @@ def open_own(path: str, flags: int) -> int:
         return os.open(path, flags | os.O_CREAT, 0o640)
     if os.geteuid() == 0:
         owner = os.stat(os.path.dirname(path) or ".")
-        os.fchown(file, owner.st_uid, owner.st_gid)
+        # on a network file system root may be nobody, and need not be refused for that
+        with contextlib.suppress(PermissionError):
+            os.fchown(file, owner.st_uid, owner.st_gid)
     return file

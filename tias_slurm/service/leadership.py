@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from tias_slurm.errors import InputError, printable
+from tias_slurm.own_files import open_own
 
 VERSION = 1  # of the file
 _MOST_BYTES = 10_000
@@ -179,7 +180,7 @@ class LeaseFile:
         text = json.dumps({"version": VERSION, **asdict(lease)}) + "\n"
         temp = f"{self.path}.{self.me.replace(':', '.')}.tmp"
         try:
-            file = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+            file = open_own(temp, os.O_WRONLY | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:
                 os.write(file, text.encode())
                 os.fsync(file)
@@ -254,7 +255,7 @@ def _locked(path: str) -> Iterator[None]:
     others wrote here (nfs(5), "Using file locks with NFS")."""
     name = f"{path}.lock"
     try:
-        file = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o640)
+        file = open_own(name, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
         raise _refusal(name, error) from None
     try:
