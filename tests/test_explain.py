@@ -108,6 +108,59 @@ def test_a_short_state_does_not_hide_the_one_that_lasts():
     assert [after for _, after in told] == pytest.approx([5830, 5860], abs=1)
 
 
+class Course:
+    """A job that comes into states at given times, s."""
+
+    def __init__(self, *states):
+        self.states = states
+
+    def later(self, at, *, runs):
+        return next(state for after, state in reversed(self.states) if at >= after)
+
+
+def stands(kind, level):
+    return State(level, kind, None, False, False)
+
+
+URGENT, CALM, OVERDUE = stands("urgent", 0), stands("calm", 6), stands("overdue", 11)
+
+
+@pytest.mark.parametrize(
+    ("states", "told"),
+    [
+        # calm for 13 s: no cycle may see it
+        ([(0, URGENT), (9000, CALM), (9013, OVERDUE)], [("becomes overdue, level 11", 9013)]),
+        (
+            [(0, URGENT), (9000, CALM), (9100, OVERDUE)],
+            [("becomes calm, level 6", 9000), ("becomes overdue, level 11", 9100)],
+        ),
+        # there and back again
+        ([(0, URGENT), (9000, CALM), (9020, URGENT), (9300, OVERDUE)], [("becomes overdue, level 11", 9300)]),
+        # several short ones in turn
+        (
+            [(0, CALM), (1000, URGENT), (1040, CALM), (1080, URGENT), (1110, OVERDUE)],
+            [("becomes overdue, level 11", 1110)],
+        ),
+        # the next cycle comes first
+        (
+            [(0, URGENT), (20, CALM), (9000, OVERDUE)],
+            [("becomes calm, level 6", 20), ("becomes overdue, level 11", 9000)],
+        ),
+    ],
+)  # fmt: skip
+def test_what_lasts_for_less_than_a_cycle_is_left_out(states, told):
+    found = [(c.text, c.after_s) for c in changes(Course(*states), runs=False, cycle_s=60.0)]
+    assert [text for text, _ in found] == [text for text, _ in told]
+    assert [after for _, after in found] == pytest.approx([after for _, after in told], abs=1)
+
+
+def test_no_more_changes_than_can_be_read():
+    kinds = [URGENT, CALM] * 8
+    flips = Course((0, URGENT), *((1000 * 2**i, kind) for i, kind in enumerate(kinds[1:])))
+    for cycle in (0.0, 60.0):
+        assert len(changes(flips, runs=False, cycle_s=cycle)) == 5
+
+
 def test_nothing_changes_beyond_the_horizon():
     made = case(preset("jct-first", starving_s=0.0), gpus=[1])
     assert course(made, runs=False) == []

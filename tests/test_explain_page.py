@@ -246,7 +246,7 @@ def test_budgets_and_the_cool_down(desk, kept):  # noqa: F811
     why, worse = site.why()
     assert worse == {"": 1}
     said = {
-        "max_per_hour": "1 jobs were requeued in the last hour, as many as may be",
+        "max_per_hour": "1 job was requeued in the last hour, as many as may be",
         "max_per_user_per_hour": "what the users of those that stand worse have left",
         "cooldown_s": "others were requeued for it lately",
     }

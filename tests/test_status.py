@@ -512,6 +512,55 @@ def test_values_of_other_people(desk):
     assert desk.json("explain", "101")["lever"]["because"].startswith("pinned")
 
 
+def test_a_running_job_whose_value_a_person_changed(desk):
+    desk.show(waiting(2), queue(running(), running(job_id=101)))
+    desk.daemon().cycle()
+    desk.adapter.values[100, "nice"] = 77
+    assert desk.json("explain", "100")["lever"]["because"] == (
+        "it runs; overridden: somebody changed what we had set"
+    )
+    assert desk.json("explain", "101")["lever"]["because"] == "it runs"
+    assert "overridden" in desk.run("explain", "100").out
+
+
+def test_in_a_dry_run_nothing_was_set(desk):
+    desk.write(mode="dry-run")
+    desk.show(waiting(2, comment="deadline=+3h"))
+    desk.daemon().cycle()
+    lever = desk.json("explain", "100")["lever"]
+    assert (lever["dry_run"], lever["set"], lever["now"]) == (True, None, 0)
+    page = " ".join(desk.run("explain", "100").out.split())
+    assert f"nice 0, would be {lever['should_be']:.0f}: not written (a dry run)" in page
+    assert ", set " not in page
+    desk.adapter.values[100, "nice"] = 77
+    assert desk.json("explain", "100")["lever"]["because"] == "overridden: somebody changed it meanwhile"
+    # once it was earnest, what the ledger has was set
+    desk.write(mode="enforce")
+    for daemon in desk.daemons:
+        daemon.close()
+    desk.daemon().cycle()
+    lever = desk.json("explain", "101")["lever"]
+    assert (lever["dry_run"], lever["set"]) == (False, lever["should_be"])
+
+
+def test_one_is_not_many(desk):
+    desk.show(queue({}, {"comment": "deadline=+3h"}))
+    page = " ".join(desk.run("explain", "101").out.split())
+    assert "1 waiting job (1 GPU) before it in its partitions; 0 jobs once the next cycle has written" in page
+    desk.show(queue({}))
+    daemon = desk.daemon()
+    desk.adapter.answers[100] = "refused"
+    daemon.cycle()
+    daemon.cycle()
+    page = desk.run("status").out
+    assert "1 job waits (1 GPU), 0 run" in page
+    assert "1 jobs" not in page
+    assert desk.run("once", code=2).err.count("holds the lock") == 1
+    daemon.close()
+    desk.daemons.clear()
+    assert desk.run("once").out.startswith("ok: 1 job, 1 waiting")
+
+
 def test_claims_that_are_not_taken(desk):
     desk.write(deadlines={"accounts": ["physics"]})
     desk.show(queue({"comment": "deadline=18:00"}, {"comment": "deadline=+3h"}))
@@ -721,7 +770,7 @@ def test_what_slurm_refuses_is_not_counted_as_written(desk):
     daemon.cycle()
     daemon.cycle()
     rows = _rows(desk.run("status").out)
-    assert (rows["written"], rows["writes refused"]) == ("1 values since it started", "1 jobs")
+    assert (rows["written"], rows["writes refused"]) == ("1 value since it started", "1 job")
 
 
 def test_the_scope_in_force_is_the_daemons(desk):

@@ -120,21 +120,36 @@ class Asked:
         return self.state(Tias(replace(self.case.policy.settings, **constants)))
 
 
-def changes(asked: Asked, *, runs: bool) -> list[Change]:
-    """What comes by itself, the next first: at most MOST_CHANGES, none beyond HORIZON_S."""
+def changes(asked: Asked, *, runs: bool, cycle_s: float = 0.0) -> list[Change]:
+    """What comes by itself, the next first: at most MOST_CHANGES, none beyond HORIZON_S.
+
+    A state that lasts for less than `cycle_s`, from one cycle to the next, is left out: no cycle may see it.
+    """
     found: list[Change] = []
     before, was = 0.0, asked.later(0.0, runs=runs)
+    stays = [was]  # the state before each of those found, and the last one
     for at in _moments():
         now = asked.later(at, runs=runs)
         # one step may see several changes; what lasts is the last of them
         while was != now:
             when = _first(asked, before, at, was, runs=runs)
             state = asked.later(when, runs=runs)
-            found.append(Change(when, "runs" if runs else "waits", state, _say(was, state)))
-            if len(found) == MOST_CHANGES or state.kind == "overdue":
+            while found and when - found[-1].after_s < cycle_s:
+                found.pop()
+                stays.pop()
+            if len(found) == MOST_CHANGES:
+                return found
+            if state != stays[-1]:
+                course = "runs" if runs else "waits"
+                found.append(Change(when, course, state, _say(stays[-1], state)))
+                stays.append(state)
+            if state.kind == "overdue":
                 return found
             before, was = when, state
         before = at
+        # the last of them is known to last only now
+        if len(found) == MOST_CHANGES and at - found[-1].after_s >= cycle_s:
+            return found
     return found
 
 
@@ -222,10 +237,10 @@ def line_for_slot(case: Case, row: int) -> float | None:
     return high
 
 
-def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
+def account(case: Case, row: int, claim: float | None = None, cycle_s: float = 0.0) -> dict[str, Any]:
     """The policy's side of the account, ready for JSON: times in epoch s, durations in s, service in GPU-s.
 
-    `claim`: a deadline that the job has and that does not count now.
+    `claim`: a deadline that the job has and that does not count now; `cycle_s`: from one cycle to the next.
     """
     s, k, r, settings = case.snapshot, case.known, case.ranking, case.policy.settings
     asked = Asked(case, row)
@@ -281,7 +296,7 @@ def account(case: Case, row: int, claim: float | None = None) -> dict[str, Any]:
         "changes": [
             {"after_s": round(c.after_s), "if_it": c.course, "level": c.state.level, "text": c.text}
             for runs in courses
-            for c in changes(asked, runs=runs)
+            for c in changes(asked, runs=runs, cycle_s=cycle_s)
         ],
     }
 

@@ -119,7 +119,7 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     spared = spared_by(asked, row) if _runs(job) else ""
     begins = float(raw.eligible[at])
     over_quota = bool(kept["counts"] == 0 and np.isfinite(kept["claim"]))
-    job |= account(case, row, kept["claim"] if over_quota else None)
+    job |= account(case, row, kept["claim"] if over_quota else None, settings.cycle.interval_s)
     job |= {
         "ledger": ledger_known,
         "can_start": bool(jobs.can_start[row]),
@@ -219,12 +219,14 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     now = float(jobs.lever[row])
     refused = kept["refused"] == kept["refused"]
     because = ""
+    changed = bool(seen.cycle.ledger.overridden(seen.seen.snapshot)[row])
+    whose = "somebody changed it meanwhile" if seen.dry else "somebody changed what we had set"
     if jobs.state[row] != 0:
-        because = "it runs"
+        because = f"it runs; overridden: {whose}" if changed else "it runs"
     elif why := seen.observed.why(row):
         because = why
-    elif seen.cycle.ledger.overridden(seen.seen.snapshot)[row]:
-        because = "overridden: somebody changed what we had set"
+    elif changed:
+        because = f"overridden: {whose}"
     elif refused:
         because = "Slurm refused it"
     elif seen.pinned[row]:
@@ -242,7 +244,9 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     return {
         "field": settings.lever.kind,
         "found": _value(kept["found"]),
-        "set": None if written is None else _value(written),
+        # a dry run sets nothing
+        "set": None if written is None or seen.dry else _value(written),
+        "dry_run": seen.dry,
         "now": _value(now),
         "should_be": _value(target),
         "strict": seen.cycle.lever.strict,

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from tias_slurm.cli.words import cell, console, grid, moment, service, span
 from tias_slurm.gpu_weights import spoken
+from tias_slurm.replay.wording import plural
 
 Rows = list[tuple[str, str]]
 MOST_UNITS = 4  # days to seconds
@@ -85,7 +86,7 @@ def _claim(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         return rows
     left = claim["left_s"]
     when = f"{span(left)} left" if left > 0 else f"{span(left).lstrip('-')} ago"
-    changed = f"; changed {job['claim_changes']} times" if job["claim_changes"] else ""
+    changed = f"; changed {plural(job['claim_changes'], 'time')}" if job["claim_changes"] else ""
     rows.append(
         ("deadline", f"{moment(claim['deadline'], zone)}, {when} of {span(claim['window_s'])}{changed}")
     )
@@ -139,7 +140,7 @@ def _lever(job: dict[str, Any]) -> Rows:
     if lever["set"] is not None and lever["set"] != lever["now"]:
         values += f", set {_value(lever['set'])}"
     if lever["should_be"] is not None and lever["should_be"] != lever["now"]:
-        values += f", should be {_value(lever['should_be'])}"
+        values += f", {'would' if lever['dry_run'] else 'should'} be {_value(lever['should_be'])}"
     state = lever["state"] + (f" ({lever['because']})" if lever["because"] else "")
     strict = "" if lever["strict"] else "; levels are not strict here"
     return [("lever", f"{values}: {state}{strict}")]
@@ -155,11 +156,11 @@ def _place(job: dict[str, Any]) -> Rows:
         return []
     n, more = place["startable"], place["jobs"] - place["startable"]
     gpus = spoken(place["gpus"], 0, place["weight"])
-    words = f"{n} waiting job{'s' * (n != 1)} ({gpus}) before it in its partitions"
+    words = f"{plural(n, 'waiting job')} ({gpus}) before it in its partitions"
     if more:
         words += f", and {more} that cannot start"
     if place["startable_planned"] not in (None, place["startable"]):
-        words += f"; {place['startable_planned']} after the next writes"
+        words += f"; {plural(place['startable_planned'], 'job')} once the next cycle has written"
     return [("place", words), ("Slurm says", job["slurm_reason"])]
 
 
@@ -176,9 +177,8 @@ def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         saves = f"saves itself every {span(r['checkpoint_s'])}" if r["checkpoint_s"] else "saves nothing"
         words.append(saves)
     if r["by_us"]:
-        words.append(
-            f"requeued {r['by_us']} times (at most {r['at_most']}), {span(r['work_redone_s'])} redone"
-        )
+        often = f"requeued {plural(r['by_us'], 'time')} (at most {r['at_most']})"
+        words.append(f"{often}, {span(r['work_redone_s'])} redone")
     if r["others_requeued_for_it"] is not None:
         words.append(f"others were requeued for it at {moment(r['others_requeued_for_it'], zone)}")
     rows = [("requeue", "; ".join(words))]
@@ -202,7 +202,7 @@ def _nobody(nobody: dict[str, Any], zone: ZoneInfo) -> str:
     """Whether others are requeued for a waiting job, and why not."""
     if nobody["planned"]:
         n = nobody["planned"]
-        words = f"{n} job{'s' * (n > 1)} to be requeued or warned for it in the next cycle"
+        words = f"{plural(n, 'job')} to be requeued or warned for it in the next cycle"
         return words + (f", but not sent: {nobody['idle']}" if nobody["idle"] else "")
     words = f"nobody is requeued for it: {nobody['why']}"
     if nobody["cool_down_until"] is not None:

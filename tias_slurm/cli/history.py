@@ -98,13 +98,14 @@ def recall(config: Config, number: int) -> Recalled:
 def recollection(memory: dict[str, Any], zone: ZoneInfo) -> str:
     """What is remembered of a job, in one line."""
     from tias_slurm.cli.words import moment, service
+    from tias_slurm.replay.wording import plural
 
     parts = [f"first submitted {moment(memory['first_submit'], zone)}"]
     parts.append(f"{service(memory['attained'])} in earlier runs")
     if memory["claim"] is not None:
         parts.append(f"deadline {moment(memory['claim'], zone)}")
     if memory["requeues"]:
-        parts.append(f"requeued by us {int(memory['requeues'])} times")
+        parts.append(f"requeued by us {plural(int(memory['requeues']), 'time')}")
     gone = memory["gone"]
     parts.append("still in the queue when last seen" if gone is None else f"gone since {moment(gone, zone)}")
     return ", ".join(parts)

@@ -19,6 +19,7 @@ from tias_slurm.jobs import PENDING, Bools
 from tias_slurm.ledger.audit import actions, reason
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.levers import shown
+from tias_slurm.replay.wording import plural
 from tias_slurm.restore import restore as undo
 from tias_slurm.restore import summary
 from tias_slurm.service.daemon import Daemon
@@ -63,7 +64,7 @@ def once(config: PathOption = None, mode: ModeOption = None, as_json: JsonOption
         typer.echo(json.dumps(vars(seen)))
     else:
         typer.echo(
-            f"{seen.result}: {seen.jobs} jobs, {seen.waiting} waiting, {seen.writes} written"
+            f"{seen.result}: {plural(seen.jobs, 'job')}, {seen.waiting} waiting, {seen.writes} written"
             f"{f', {seen.failed} failed' if seen.failed else ''}"
         )
     if seen.result != "ok":
@@ -123,9 +124,11 @@ def plan(config: PathOption = None, as_json: JsonOption = False) -> None:
     for said in requeues:
         console.print(Text(f"requeue {said['job']}, which has run for {said['run_s']} s: {said['reason']}"))
     for why, n in barred.items():
-        console.print(Text(f"{n} waiting jobs are left alone: {why}"))
+        console.print(Text(f"{plural(n, 'waiting job is', 'waiting jobs are')} left alone: {why}"))
     for why, n in unsure.items():
-        console.print(Text(f"{n} waiting jobs have nobody requeued for them: {why}"))
+        console.print(
+            Text(f"{plural(n, 'waiting job has', 'waiting jobs have')} nobody requeued for them: {why}")
+        )
     for note in notes:
         console.print(Text(printable(note, 600)))
 
@@ -187,7 +190,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
         typer.echo(json.dumps({"outcomes": dict(counts), "jobs": jobs}))
     else:
         for outcome, n in counts.most_common():
-            typer.echo(f"{n} jobs {outcome}")
+            typer.echo(f"{plural(n, 'job')} {outcome}")
         for r in results:
             if r.outcome != "restored":
                 typer.echo(f"job {r.job_id}: {r.outcome}{f' ({r.message})' if r.message else ''}")

@@ -35,6 +35,7 @@ class Look:
     observed: Observed
     seen: Seen
     pinned: Bools  # (n,) jobs with an explicit priority of a person's; asked for only if wanted
+    dry: bool  # what it knows of values is what a dry run would have set
     unread: str  # why the ledger could not be read; "": it was, or there is none
     node_partitions: tuple[frozenset[str], ...]  # of each node; only asked for if wanted
     exported: (
@@ -116,6 +117,7 @@ def look(config: Config, *, pins: bool = False, around: bool = False) -> Look:
     path = None if unread else ledger_in_use(config)
     frozen: Frozen | UserStore | None = Frozen(path) if path is not None else None
     exported = None
+    dry = config.daemon.mode == "dry-run" if path is None else path != ledger_path(config, "enforce")
     if frozen is None and config.daemon.user_export:
         frozen = UserStore(config.daemon.user_export)
         exported = frozen.jobs
@@ -149,4 +151,4 @@ def look(config: Config, *, pins: bool = False, around: bool = False) -> Look:
     none = np.empty(0, dtype=np.int64)
     nothing = Plan(none, np.empty(0), np.empty(0), none, none, 0)
     seen = cycle.controller.seen or Seen(snapshot, known, ranking, nobody, nothing)
-    return Look(cycle, raw, observed, seen, pinned, unread, parts, exported)
+    return Look(cycle, raw, observed, seen, pinned, dry, unread, parts, exported)

@@ -15,6 +15,7 @@ from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
 from tias_slurm.gpu_weights import spoken
 from tias_slurm.ledger import gains
+from tias_slurm.replay.wording import plural
 from tias_slurm.slurm.scope import words as words_of
 
 Rows = list[tuple[str, str]]
@@ -76,7 +77,7 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
     if daemon.get("scope") is not None:  # a daemon of an older version does not say
         rows.append(("scope", printable(words_of(daemon["scope"]), 300)))
     if daemon["mode"] == "enforce" and daemon.get("written") is not None:
-        rows.append(("written", f"{daemon['written']} values since it started"))
+        rows.append(("written", f"{plural(daemon['written'], 'value')} since it started"))
     if daemon.get("user_export"):
         rows.append(("users' files", f"are not left: {printable(daemon['user_export'], 300)}"))
     if daemon.get("no_raise"):
@@ -104,7 +105,7 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
 
 def _counts(queue: dict[str, Any]) -> str:
     return (
-        f"{queue['waiting']} jobs wait ({_gpus(queue, '_waiting')}), "
+        f"{plural(queue['waiting'], 'job waits', 'jobs wait')} ({_gpus(queue, '_waiting')}), "
         f"{queue['running']} run ({_gpus(queue, '_running')})"
     )
 
@@ -159,7 +160,7 @@ def _queue(queue: dict[str, Any], enforce: bool) -> Rows:
             rows.append((name, ", ".join(f"{why} {n}" for why, n in queue[key].items())))
     for name, key in (("overridden", "overridden"), ("writes refused", "refused_writes")):
         if queue.get(key) or enforce:  # where values are written, that all is well is said, too
-            rows.append((name, f"{queue.get(key, 0)} jobs"))
+            rows.append((name, plural(queue.get(key, 0), "job")))
     return rows
 
 
@@ -168,12 +169,8 @@ def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
     ended, budgets = document["ended_7d"], document["budgets"]
     requeues, learned = document["requeues"], document["learned"]
     if ended and ended["with_deadline"]:
-        rows.append(
-            (
-                "last 7 days",
-                f"{ended['with_deadline']} jobs with a deadline ended, {ended['after_it']} after it",
-            )
-        )
+        jobs = plural(ended["with_deadline"], "job")
+        rows.append(("last 7 days", f"{jobs} with a deadline ended, {ended['after_it']} after it"))
     if budgets:
         rows += budget_rows(budgets)
     if requeues and requeues["week"]:
@@ -203,6 +200,7 @@ def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
         words += f", back to {moment(kept['oldest'], zone)}" if kept["oldest"] else ", nothing has ended yet"
         words += f", kept for {kept['keep_days']:g} days"
         if (gone := kept["dropped_for_size"])["last"]:
-            words += f"; at its bound: {gone['jobs']} jobs and {gone['audit']} records dropped before that"
+            words += f"; at its bound: {plural(gone['jobs'], 'job')} and {plural(gone['audit'], 'record')}"
+            words += " dropped before that"
         rows.append(("ledger", words))
     return rows

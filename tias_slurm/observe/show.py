@@ -13,6 +13,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger.trim import Trimmed
 from tias_slurm.observe.systemd import Notifier, Pulse
+from tias_slurm.replay.wording import plural
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.slurm.live import SiteFacts
@@ -312,7 +313,7 @@ def _line(config: Config, cycle: Cycle, no_rights: str) -> str:
     verb = "written" if config.daemon.mode == "enforce" else "would be written"
     requeued = f", {cycle.requeues} requeued" if cycle.requeues else ""
     return (
-        f"{silent}{config.daemon.mode}: {cycle.jobs} jobs, {cycle.waiting} wait; last cycle "
+        f"{silent}{config.daemon.mode}: {plural(cycle.jobs, 'job')}, {cycle.waiting} wait; last cycle "
         f"{time.strftime('%H:%M:%S')}, {cycle.seconds:.2f} s, {cycle.writes} {verb}{requeued}"
     )
 

@@ -15,6 +15,7 @@ import numpy as np
 from tias_slurm.jobs import RUNNING, Bools, History, Snapshot
 from tias_slurm.planner import Limits, Plan, Planner
 from tias_slurm.policy.base import Ranking
+from tias_slurm.replay.wording import plural
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ def spared_by(asked: Asked, row: int) -> str:
         if why == "young":
             return f"younger than {planner.limits.min_run_s:g} s"
         if why == "often":
-            return f"requeued {planner.limits.max_requeues_per_job} times already"
+            return f"requeued {plural(planner.limits.max_requeues_per_job, 'time')} already"
         return "started from the front"
     return "without GPUs"
 
@@ -104,7 +105,9 @@ def _why(asked: Asked, row: int, counts: Counter[str], left_alone: str) -> str:
     if row in asked.unsure:
         return f"where it would start is not sure: {asked.unsure[row]}"
     if limits.max_per_hour is not None and history.last_hour.total() >= limits.max_per_hour:
-        return f"{limits.max_per_hour} jobs were requeued in the last hour, as many as may be"
+        jobs = plural(limits.max_per_hour, "job was", "jobs were")
+        return f"{jobs} requeued in the last hour, as many as may be"
+    before = plural(limits.max_preemptors, "job before it has", "jobs before it have")
     spent = "is spent, or is less than it needs"
     lifts: tuple[tuple[str, Limits], ...] = (
         (
@@ -117,7 +120,7 @@ def _why(asked: Asked, row: int, counts: Counter[str], left_alone: str) -> str:
             replace(limits, max_per_hour=None, max_per_user_per_hour=None),
         ),
         (
-            f"{limits.max_preemptors} jobs before it have others requeued in this cycle",
+            f"{before} others requeued in this cycle",
             replace(limits, max_preemptors=len(s.jobs)),
         ),
     )
