@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
 from tias_slurm.placement import find_nodes, occupy, set_aside
+from tias_slurm.replay.compiled import njit
 from tias_slurm.replay.shards import could_cut, cut
 
 FUTURE, WAITING, DELAYED, RUNNING, DONE = 0, 1, 2, 3, 4

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
+from tias_slurm.replay.compiled import njit
 
 POLICIES = ("fifo-strict", "fifo-fit", "srtf", "srsf")
 
