@@ -26,6 +26,7 @@ import numpy as np
 
 from tias_slurm import assemble
 from tias_slurm.config import load_config
+from tias_slurm.jit import compile_all
 from tias_slurm.jobs import PENDING, RUNNING, Ended, JobTable, Occupancy, Snapshot
 from tias_slurm.ledger.book import Ledger
 from tias_slurm.planner import Planner
@@ -175,6 +176,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="measure this way only, as JSON")
     args = parser.parse_args()
     if args.json:
+        compile_all()  # as the replay does; the daemon does not
         found = {f"{k} {n}": measure(n, k, args.repeat) for k in KINDS for n in SIZES}
         print(json.dumps(found))
         return 0
