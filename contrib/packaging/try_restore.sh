@@ -77,7 +77,7 @@ dpkg -r tias-slurm >/tmp/said 2>&1 </dev/null || { cat /tmp/said; fail "remove w
 gone /usr/bin/tias-slurm
 nices
 users || fail "values are not what they were"
-grep -q "jobs restored" /tmp/said || { cat /tmp/said; fail "nothing was restored"; }
+grep -qE "jobs? restored" /tmp/said || { cat /tmp/said; fail "nothing was restored"; }
 
 echo "== a state_dir elsewhere, of another account, and a person who types yes"
 state_dir="/srv/tias slurm's"

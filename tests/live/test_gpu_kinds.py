@@ -56,7 +56,7 @@ def test_shards_are_ranked_where_they_have_a_weight_and_nobody_is_requeued_for_t
         told = site.tias("explain", str(waits), "--json").json
         assert (told["gpus"], told["shards"], told["weight"], told["level"]) == (0, 6, 1.5, 0)
         assert "6 shards = 1.5 GPUs" in site.tias("explain", str(waits)).out
-        assert "1 jobs wait (0 GPUs = 1.5 by weight)" in site.tias("status", status=None).out
+        assert "1 job waits (0 GPUs = 1.5 by weight)" in site.tias("status", status=None).out
         assert restarts(victim) == 0
         site.clean()
 
