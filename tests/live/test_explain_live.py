@@ -113,7 +113,6 @@ def test_users_see_their_own_jobs_and_no_others(site: Site) -> None:
         assert python(denied, user="alice").strip() == "False", path
 
 
-@pytest.mark.core
 def test_the_first_line_of_jobs_that_no_place_helps(site: Site) -> None:
     """A date, the delay after a requeue, a node that is drained, a further component."""
     site.block()

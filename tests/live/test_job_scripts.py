@@ -101,7 +101,6 @@ def test_it_goes_on_from_its_checkpoint(site: Site) -> None:
     assert output(site, out).endswith(f"went on from {saved}\n")
 
 
-@pytest.mark.core
 def test_it_saves_itself_when_it_is_told(site: Site) -> None:
     job = submit(site, "Saves itself when it is told")
     assert claim(job).warning == ("USR1", 120.0)

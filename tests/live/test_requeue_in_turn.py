@@ -56,7 +56,6 @@ def test_what_slurm_says_of_jobs_that_get_whole_nodes(site: Site, adapter: str) 
         made.close()
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("words", [("--exclusive",), ("-p", "whole")], ids=["exclusive", "partition"])
 def test_two_jobs_do_not_requeue_each_other_in_turn(site: Site, words: tuple[str, ...]) -> None:
     requeues_on(site, cooldown_s=0)
