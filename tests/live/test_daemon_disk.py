@@ -12,6 +12,7 @@ from daemon_bed import Site, nice
 from live_bed import wait_for
 from small_disk import small_disk
 
+
 def ready(port: int) -> tuple[int, str]:
     """What /readyz says."""
     try:
