@@ -56,14 +56,16 @@ def _group(row: Row) -> tuple[Any, ...]:
 
 
 def _table(rows: Sequence[Row], *, summary: bool) -> str:
-    """Policies down, loads across: miss %, by GPU-hours %, JCT of the others as a ratio to las."""
-    las = {_group(r): r["jct"] for r in rows if r["policy"] == "las"}
+    """Policies down, loads across: miss %, by GPU-hours %, JCT of the others and of themselves x las."""
+    las = {_group(r): r for r in rows if r["policy"] == "las"}
     rows = [r for r in rows if _group(r) in las]  # a run that was stopped lacks some
     loads = _values(rows, "load")
     head = "| policy |" + "".join(
-        f" {load:g}: miss % | GPU-h miss % | JCT x las | requeues a job | GPU time lost % |" for load in loads
+        f" {load:g}: miss % | GPU-h miss % | JCT x las | deadline JCT x las | requeues a job "
+        "| GPU time lost % |"
+        for load in loads
     )
-    lines = [head, "|---" * (1 + 5 * len(loads)) + "|"]
+    lines = [head, "|---" * (1 + 6 * len(loads)) + "|"]
     for policy in dict.fromkeys(r["policy"] for r in rows):
         cells = []
         for load in loads:
@@ -74,12 +76,13 @@ def _table(rows: Sequence[Row], *, summary: bool) -> str:
                 parts = [[r for r in here if (r["trace"], r["deadlines"]) == k] for k in kinds]
             else:
                 parts = [here]
-            miss, gpu, jct, requeues, lost = (
+            miss, gpu, jct, own, requeues, lost = (
                 [float(np.mean([value(r) for r in part])) for part in parts]
                 for value in (
                     lambda r: 100 * r["miss"],
                     lambda r: 100 * r["miss_gpu"],
-                    lambda r: r["jct"] / las[_group(r)],
+                    lambda r: r["jct"] / las[_group(r)]["jct"],
+                    lambda r: r["deadline_jct"] / las[_group(r)]["deadline_jct"],
                     lambda r: r["requeues"],
                     lambda r: 100 * r["lost"],
                 )
@@ -90,7 +93,7 @@ def _table(rows: Sequence[Row], *, summary: bool) -> str:
                 spread = f" ({min(values):.2f}–{max(values):.2f})"
             cells.append(
                 f" {np.mean(miss):.2f}{spread} | {np.mean(gpu):.1f} | {np.mean(jct):.2f} "
-                f"| {np.mean(requeues):.2f} | {np.mean(lost):.2f} |"
+                f"| {np.mean(own):.2f} | {np.mean(requeues):.2f} | {np.mean(lost):.2f} |"
             )
         mark = " †" if policy.startswith("oracle") else ""
         lines.append(f"| {policy}{mark} |" + "".join(cells))

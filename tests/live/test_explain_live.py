@@ -152,6 +152,8 @@ def test_why_nobody_is_requeued(site: Site) -> None:
     job = urgent(site, "-w", "n1", gpus=6)
 
     def nobody() -> dict[str, Any]:
+        # after a write Slurm has to look at the job again
+        wait_for(lambda: shown(job, "Reason") in ("Resources", "Priority"))
         page = " ".join(site.tias("explain", str(job)).out.split())
         told: dict[str, Any] = site.tias("explain", str(job), "--json").json["requeue"]["nobody_for_it"]
         assert told["planned"] or f"nobody is requeued for it: {told['why']}" in page

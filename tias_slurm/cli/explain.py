@@ -232,6 +232,8 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     elif seen.pinned[row]:
         because = "pinned: somebody gave it an explicit priority"
     written = _finite(kept["set"])
+    # a value that stands was set, whatever mode these settings are of
+    dry = seen.dry and not (written is not None and written == now != kept["found"])
     if because:
         state = "left alone"
     elif row not in seen.seen.plan.write:
@@ -245,8 +247,8 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
         "field": settings.lever.kind,
         "found": _value(kept["found"]),
         # a dry run sets nothing
-        "set": None if written is None or seen.dry else _value(written),
-        "dry_run": seen.dry,
+        "set": None if written is None or dry else _value(written),
+        "dry_run": dry,
         "now": _value(now),
         "should_be": _value(target),
         "strict": seen.cycle.lever.strict,
