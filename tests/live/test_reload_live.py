@@ -129,7 +129,7 @@ def test_listener(site: Site) -> None:
         assert healthy(one)
     daemon.reload()
     assert healthy(two)
-    assert not healthy(one)
+    wait_for(lambda: not healthy(one))  # the new one is there before the old one is let go
     daemon.cycles(1)
     assert daemon.end() == 0
 
