@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from command import Cli, run, write_history, write_trace
+from supervisor import Socket
 
 
 @pytest.fixture(scope="session")
@@ -42,3 +44,12 @@ def history(tmp_path: Path) -> Path:
 def trace(tmp_path: Path) -> Path:
     """A small trace."""
     return write_trace(tmp_path)
+
+
+@pytest.fixture
+def heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Socket]:
+    """What is said to systemd."""
+    made = Socket(str(tmp_path / "notify"))
+    monkeypatch.setenv("NOTIFY_SOCKET", made.path)
+    yield made
+    made.close()

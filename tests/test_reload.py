@@ -18,7 +18,6 @@ from types import SimpleNamespace
 import pytest
 import structlog
 from raw_queue import FACTS, Scripted, queue, running, waiting
-from supervisor import Socket
 from test_daemon import desk  # noqa: F401
 from test_leadership import pair, turn  # noqa: F401
 from test_restore import wrote
@@ -35,14 +34,6 @@ from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.service.start import ledger_path
 from tias_slurm.slurm.checks_preempt import Qos
 from tias_slurm.slurm.live import AdapterError
-
-
-@pytest.fixture
-def heard(tmp_path, monkeypatch):
-    made = Socket(str(tmp_path / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", made.path)
-    yield made
-    made.close()
 
 
 @pytest.fixture(autouse=True)

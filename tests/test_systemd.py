@@ -24,14 +24,6 @@ UNIT = ROOT / "systemd" / "tias-slurm.service"
 MOST_EXPOSURE = 2.5
 
 
-@pytest.fixture
-def heard(tmp_path, monkeypatch):
-    made = Socket(str(tmp_path / "notify"))
-    monkeypatch.setenv("NOTIFY_SOCKET", made.path)
-    yield made
-    made.close()
-
-
 # ---- the unit
 
 

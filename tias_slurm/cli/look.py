@@ -13,7 +13,7 @@ from tias_slurm.config import Config
 from tias_slurm.controller import Seen
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Bools, Snapshot
-from tias_slurm.ledger import gains
+from tias_slurm.ledger import earlier_runs, gains
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.planner import Plan
 from tias_slurm.service.live_cycle import LiveCycle
@@ -126,10 +126,8 @@ def look(config: Config, *, pins: bool = False, around: bool = False) -> Look:
     backfill = Backfill(config.daemon.rpc_timeout_s)
 
     def past(_: Snapshot) -> bool:
-        assert cycle.cluster.observed is not None
-        assert cycle.cluster.raw is not None
-        raw, observed = cycle.cluster.raw, cycle.cluster.observed
-        return backfill.fill(cycle.ledger, raw, observed, config.gpus.weights).learned > 0
+        filled = earlier_runs.fill(backfill, cycle)
+        return filled is not None and filled.learned > 0
 
     try:
         cycle = LiveCycle(config, adapter, adapter.facts(), frozen, enforce=False, past=past)

@@ -5,7 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from tias_slurm.service.live_cycle import LiveCycle
-from tias_slurm.slurm.backfill import Backfill
+from tias_slurm.slurm.backfill import Backfill, Filled
+
+
+def fill(backfill: Backfill, made: LiveCycle) -> Filled | None:
+    """Ask for the jobs of the last look. None: there was none."""
+    raw, observed = made.cluster.raw, made.cluster.observed
+    if raw is None or observed is None:
+        return None
+    return backfill.fill(made.ledger, raw, observed, made.cluster.config.gpus.weights)
 
 
 class EarlierRuns:
@@ -20,10 +28,9 @@ class EarlierRuns:
 
     def fill(self, made: LiveCycle) -> bool:
         """For the jobs of the last look; whether anything was found."""
-        raw, observed = made.cluster.raw, made.cluster.observed
-        if raw is None or observed is None:
+        filled = fill(self._backfill, made)
+        if filled is None:
             return False
-        filled = self._backfill.fill(made.ledger, raw, observed, made.cluster.config.gpus.weights)
         if filled.problem and not self._problem:
             self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
         elif filled.learned:

@@ -18,7 +18,7 @@ _SLACK_S = 1.0
 
 
 class Rows(Protocol):
-    """Where the ledger's rows are. See ledger_table.Store."""
+    """Where the ledger's rows are. See ledger.table.Store."""
 
     def load(self) -> tuple[Ints, Floats, Floats]:
         """Of the jobs that were there at the last look."""
