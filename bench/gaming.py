@@ -30,7 +30,7 @@ USERS, LOAD = 20, 1.1
 CHEAT, SHARE = 0, 0.15  # the user who may cheat, and his share of the jobs
 HOUR, DAY = 3600.0, 86_400.0
 BESIDE = -1  # the number of jobs that his honest twin does not have; how long they take does not count
-PRESETS = ("jct-first", "wide-fair", "balanced", "guard", "slots")
+PRESETS = ("jct-first", "steady", "wide-fair", "balanced", "guard", "slots")
 
 
 class Size(NamedTuple):

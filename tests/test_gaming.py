@@ -32,8 +32,8 @@ SEED = 0
 # his mean JCT as a ratio to that of his honest twins, at least: over all presets as measured less MARGIN,
 # and ONE under any single one, where an honest twin may be luckier by as much; SPLIT: against a blind policy
 LEAST = {
-    "absurd": 1.86, "plausible": 1.06, "accurate": 0.97, "minute": 1.54, "wide": 1.19, "late": 1.12,
-    "removed": 1.20, "moved": 0.94, "hourly": 1.14, "running": 1.12,
+    "absurd": 1.88, "plausible": 1.06, "accurate": 0.96, "minute": 1.55, "wide": 1.25, "late": 1.13,
+    "removed": 1.21, "moved": 0.95, "hourly": 1.15, "running": 1.12,
 }  # fmt: skip
 MARGIN, ONE, SPLIT = 0.08, 0.8, 0.1
 # the others' JCT, and percentage points of deadlines that they miss more, at most
