@@ -246,7 +246,8 @@ REFUSAL = Refusal(
         notice_words.refused("4711", "due", [Refusal("x", "y", "checkpoint")], "changed too often"),
         notice_words.impossible("4711", "deadline", passed=False, behind=True),
         notice_words.impossible("4711", "deadline", passed=True, behind=False),
-        notice_words.requeue("4711_3"),
+        notice_words.requeue("4711_3", by_slurm=False),
+        notice_words.requeue("4711_3", by_slurm=True),
     ],
 )
 def test_words_name_the_job_and_are_one_line(message):

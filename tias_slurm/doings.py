@@ -11,13 +11,14 @@ import pandas as pd
 
 from tias_slurm.ledger import gains
 from tias_slurm.ledger.remembered import Memory
+from tias_slurm.ledger.reruns import PREEMPTED
 from tias_slurm.ledger.store import Entry
 from tias_slurm.ledger.tally import HOUR_S, MOST, Tally
 from tias_slurm.replay.workload import weight_of
 
 # the actions of audit records: the fields of the levers, and these
 LEVERS: Final = ("nice", "priority", "site_factor")
-ACTIONS: Final = (*LEVERS, "warn", "requeue")
+ACTIONS: Final = (*LEVERS, "warn", "requeue", PREEMPTED)
 NOT_KNOWN: Final = "not known"  # the daemon ended before it heard
 DRY: Final = "dry run"
 
@@ -43,6 +44,11 @@ class Jobs:
             "gpus": int(self._gpus[row]),
             "deadline": bool(np.isfinite(self._deadline[row])),
         }
+
+    def gpu_s(self, job_id: int, seconds: float) -> float | None:
+        """GPU-seconds of so many seconds of a job; None: not known."""
+        row = self._row.get(job_id)
+        return None if row is None else float(seconds * self._weight[row])
 
     def lost_gpu_s(self, job_id: int) -> float | None:
         """GPU-seconds that our requeues have cost a job in all; None: not known."""
@@ -91,8 +97,21 @@ def doings(
         "requeues": dict(Counter(_result(e, dry) for e in requeues)),
         **_requeued([e for e, _ in sent], [what for _, what in sent], jobs, dry),
         "bought": gains.summary([what for _, what in sent]),
+        "by_slurm": _by_slurm([e for e in entries if e.action == PREEMPTED], jobs),
         "claims_not_taken": dict(tally.claims),
         "most_at_once": {name: tally.most[name] for name in MOST},
+    }
+
+
+def _by_slurm(entries: Sequence[Entry], jobs: Jobs) -> dict[str, Any]:
+    """Requeues by Slurm's own preemption."""
+    lost = [jobs.gpu_s(e.job_id, e.new or 0.0) for e in entries]
+    known = [value for value in lost if value is not None]
+    return {
+        "requeues": len(entries),
+        "jobs": len({e.job_id for e in entries}),
+        "lost_gpu_hours": sum(known) / 3600.0 if known or not lost else None,
+        "lost_not_known": len(lost) - len(known),
     }
 
 

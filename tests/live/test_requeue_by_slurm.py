@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from daemon_bed import CALM, URGENT, Site, priority
+from daemon_bed import CALM, URGENT, Site, priority, update
 from live_bed import configured, run, shown, wait_for
 from requeue_bed import YES, old_enough, on, restarts, state, waiting
 
@@ -123,6 +123,59 @@ def test_an_administrators_value_of_a_running_job_holds_everybody_back(site: Sit
     assert LOW < priority(job) < shielded
     time.sleep(12)
     assert state(cannot) == "RUNNING"
+
+
+def test_owners_are_told_of_slurms_requeues_and_of_no_others(site: Site) -> None:
+    by_slurm(site)
+    site.settings(notify={"how": "output"}, metrics={"textfile": str(site.home / "t.prom")})
+    mine = ("-o", f"{site.home}/out", "-e", f"{site.home}/err")
+    victim = on(site, "n1", f"{YES},checkpoint=8s", *mine)
+    by_hand = on(site, "n2", YES, "-e", f"{site.home}/err-by-hand")
+    others = [on(site, f"n{i}") for i in (3, 4)]
+    site.once()
+    old_enough(victim, *others, seconds=EXEMPT + 2)
+    # one goes back by hand, and Slurm takes the other for a job that the daemon raises
+    run("scontrol", "requeue", str(by_hand))
+    wait_for(lambda: restarts(by_hand) == 1)
+    job = waiting(site, f"--comment={URGENT}", "-w", "n1", user="bob")
+    site.once()
+    wait_for(lambda: state(job) == "RUNNING" and restarts(victim) == 1, 60)
+
+    def told() -> list[tuple[int, str, str | None]]:
+        return site.query("SELECT job_id, reason, result FROM notice")
+
+    def found() -> bool:
+        site.once()
+        return bool(told())
+
+    wait_for(found, 60)
+    # it waits to begin again; then it is told once, in the output of its next run
+    assert told() == [(victim, "requeue", None)]
+    run("scancel", str(job))
+    update(victim, "StartTime=now")
+    wait_for(lambda: state(victim) == "RUNNING")
+    old_enough(victim, seconds=1)
+    for _ in range(3):
+        site.once()
+    assert told() == [(victim, "requeue", "sent")]
+    text = (site.home / "err").read_text()
+    assert text.count("tias-slurm: ") == 1
+    assert f"tias-slurm: job {victim} was requeued by Slurm: stopped and put back into the queue" in text
+    assert "bob" not in text
+    # counted, with what accounting says of the run
+    [record] = [
+        a for a in site.tias("history", str(victim), "--json").json["actions"] if a["action"] == "preempted"
+    ]
+    rows = run("sacct", "-DXnP", "-j", str(victim), "-o", "State,ElapsedRaw,End").splitlines()
+    [(ran, end)] = [(int(r.split("|")[1]), r.split("|")[2]) for r in rows if r.startswith("PREEMPTED|")]
+    assert (record["old"], record["new"]) == (ran, ran % 8)
+    assert time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record["time"])) == end
+    week = site.tias("status", "--json", status=None).json["requeues"]["by_slurm"]
+    assert (week["requeues"], [x["job_id"] for x in week["last"]]) == (1, [victim])
+    assert "requeued by Slurm" in site.tias("status", status=None).out
+    assert not [
+        a for a in site.tias("history", str(by_hand), "--json").json["actions"] if a["action"] == "preempted"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -161,16 +161,19 @@ def _show(number: int, known: Recalled, messages: list[dict[str, Any]], zone: Zo
 def _rows(known: Recalled) -> list[tuple[Any, ...]]:
     """Time, action, from, to, result and words of all that was done to the job, and for it."""
     from tias_slurm.cli.words import span
-    from tias_slurm.ledger import gains
+    from tias_slurm.ledger import gains, reruns
+    from tias_slurm.ledger.reruns import PREEMPTED
     from tias_slurm.levers import shown
 
     rows: list[tuple[Any, ...]] = []
     for e, what in zip(known.entries, known.bought, strict=True):
-        values = ("", "") if e.action in ("requeue", "warn") else (e.old, e.new)
+        values = ("", "") if e.action in ("requeue", "warn", PREEMPTED) else (e.old, e.new)
         old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
         words = f"{e.reason}: {e.message}" if e.message else e.reason
         if what is not None and e.result in (None, "ok"):
             words += f"; {gains.words(what, span)}"
+        if e.action == PREEMPTED:
+            words += f"; it had run {reruns.words(e.old, e.new, span)}"
         rows.append((e.time, e.action, old, new, e.result or "not known", words))
     for what in known.made_room:
         words = f"job {what['requeued']} was requeued for it: {gains.words(what, span)}"

@@ -66,6 +66,12 @@ def _done(document: dict[str, Any]) -> Rows:
     if d["warnings"]:
         rows.append(("warnings", top(d["warnings"], 6)))
     rows += _requeued(d, document["dry_run"])
+    if (n := d["by_slurm"])["requeues"]:
+        lost = f"{amount(n['lost_gpu_hours'])} GPU-hours not saved"
+        lost += f"; of {n['lost_not_known']} it is not known" if n["lost_not_known"] else ""
+        rows.append(
+            ("requeued by Slurm", f"{plural(n['requeues'], 'time')}; {plural(n['jobs'], 'job')}; {lost}")
+        )
     refused = document["history"]["deadlines_refused"]
     rows.append(("claims not taken", top(d["claims_not_taken"], 6) or "none"))
     if refused:

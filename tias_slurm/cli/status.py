@@ -126,7 +126,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
     from tias_slurm.assemble import learning
     from tias_slurm.cli.budgets import budgets
     from tias_slurm.cli.messages import summary
-    from tias_slurm.ledger import gains
+    from tias_slurm.ledger import gains, reruns
     from tias_slurm.ledger.store import SqliteStore
     from tias_slurm.ledger.trim import DROPPED, dropped
     from tias_slurm.policy.learning import Learner
@@ -140,6 +140,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
     try:
         week = [e for e in store.actions("requeue", now - WEEK_S) if e.result in (None, "ok")]
         gained = gains.bought(store, week, now)
+        by_slurm = sorted(store.actions(reruns.PREEMPTED, now - WEEK_S), key=lambda e: e.time)
         left_of = budgets(settings, store, left, now, names)
         lost = {e.job_id: store.memory(e.job_id) or {} for e in week[-20:]}
         _, _, counts = store.load()
@@ -157,6 +158,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
         "requeues": {
             "week": len(week),
             "bought": gains.summary(gained),
+            "by_slurm": reruns.summary(by_slurm),
             "last": [
                 {"time": e.time, "job_id": e.job_id, "reason": e.reason, "result": e.result,
                  "times": lost[e.job_id].get("requeues"), "work_redone_s": lost[e.job_id].get("redone"),

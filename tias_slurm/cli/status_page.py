@@ -14,7 +14,7 @@ from tias_slurm.cli.messages import status_line
 from tias_slurm.cli.words import ago, cell, grid, moment, span
 from tias_slurm.errors import printable
 from tias_slurm.gpu_weights import spoken
-from tias_slurm.ledger import gains
+from tias_slurm.ledger import gains, reruns
 from tias_slurm.replay.wording import plural
 from tias_slurm.slurm.scope import words as words_of
 
@@ -181,6 +181,13 @@ def _ledger(document: dict[str, Any], zone: ZoneInfo) -> Rows:
             what = f"; {gains.words(r['for'], span)}" if r["for"] else ""
             words = f"{moment(r['time'], zone)} job {r['job_id']}: {printable(r['reason'], 120)}"
             rows.append(("", words + redone + what))
+    if requeues and (found := requeues["by_slurm"])["requeues"]:
+        jobs = plural(found["jobs"], "job")
+        words = f"{found['requeues']} in 7 days, of {jobs}; {span(found['lost_s'])} of work not saved"
+        rows.append(("requeued by Slurm", words))
+        for r in found["last"][-5:]:
+            ran = reruns.words(r["ran_s"], r["lost_s"], span)
+            rows.append(("", f"{moment(r['time'], zone)} job {r['job_id']}: had run {ran}"))
     if learned:
         total = sum(c["jobs"] for c in learned["classes"])
         if not total:

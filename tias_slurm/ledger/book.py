@@ -11,6 +11,7 @@ from tias_slurm.jobs import PENDING, RUNNING, Bools, Floats, History, Ints, Rank
 from tias_slurm.ledger.claim_life import TAKEN, Claim, follow
 from tias_slurm.ledger.quota import Buckets, Settings, covered
 from tias_slurm.ledger.requeue_log import RequeueLog
+from tias_slurm.ledger.reruns import Reruns
 from tias_slurm.ledger.rows import find, rows_of
 from tias_slurm.ledger.runs import close_runs, lessons
 from tias_slurm.ledger.table import (
@@ -95,6 +96,7 @@ class Ledger:
         self.buckets = None if quota is None else Buckets(quota)
         self.learner = Learner(learn or LearnSettings())
         self._requeues = RequeueLog()
+        self.reruns: Reruns | None = None  # told of each restart; None: nobody asks why
         self._intended: Intended | None = None
         self._store = store
         self._ids: Ints = np.empty(0, dtype=np.int64)
@@ -177,6 +179,8 @@ class Ledger:
             away = snapshot.now - self._last_look > GAP_S
             t[restarted & (away | (jobs.restarts > t[:, RESTARTS] + 1)), UNSEEN] = 1.0
             rows = np.flatnonzero(restarted)
+            if self.reruns is not None:
+                self.reruns.began_again(jobs.job_id[rows], t[rows, RESTARTS], snapshot.now)
             close_runs(
                 t, rows, jobs, self._weight_of_run(jobs.job_id[rows], jobs.weight[rows]), self._last_look
             )

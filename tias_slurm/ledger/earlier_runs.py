@@ -35,6 +35,10 @@ class EarlierRuns:
             self._log.warning("earlier runs are not known", jobs=filled.asked, message=filled.problem)
         elif filled.learned:
             self._log.info("earlier runs", jobs=filled.learned)
+        for x in filled.preempted:
+            self._log.info(
+                "requeued by Slurm", job=x.job_id, time=x.end, ran_s=round(x.ran_s), lost_s=round(x.lost_s)
+            )
         if filled.asked:
             self._problem = filled.problem
         return filled.learned > 0

@@ -46,7 +46,7 @@ class Standing(NamedTuple):
     ours: Bools  # in scope, and not ignored
     refused: Bools  # something in the comment is not taken
     impossible: Bools  # waits, and can hardly meet its deadline any more, or is past it
-    requeued: Bools  # was requeued by us
+    requeued: Bools  # was requeued by us, or by Slurm's preemption where that is left to it
     reachable: Bools  # can be told now
 
 

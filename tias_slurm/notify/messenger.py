@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tias_slurm.config import Config
-from tias_slurm.jobs import PENDING, Floats, Ints
+from tias_slurm.jobs import PENDING, Bools, Floats, Ints
 from tias_slurm.ledger.claim_life import REASONS as UNACCEPTED
 from tias_slurm.ledger.store import LedgerError, SqliteStore
 from tias_slurm.ledger.table import CLAIM, COUNTS, FIRST, REQUEUED_AT, REQUEUES
@@ -235,9 +235,17 @@ def _standing(made: LiveCycle, config: Config) -> Standing:
         observed.ours,
         refused | (ledger.unaccepted > 0),
         impossible & np.isfinite(claim),
-        was_requeued(t[:, REQUEUES], t[:, REQUEUED_AT], jobs.submit),
+        was_requeued(t[:, REQUEUES], t[:, REQUEUED_AT], jobs.submit) | _by_slurm(made),
         reachable,
     )
+
+
+def _by_slurm(made: LiveCycle) -> Bools:
+    """Which jobs Slurm's own preemption has requeued, as far as that is known. Shape (n,)."""
+    (ids, t), reruns = made.ledger.table, made.ledger.reruns
+    if reruns is None:
+        return np.zeros(len(ids), dtype=np.bool_)
+    return reruns.preempted(ids, t[:, FIRST])
 
 
 def _text(made: LiveCycle, config: Config, notice: Notice, before: Message | None = None) -> Message:
@@ -248,7 +256,10 @@ def _text(made: LiveCycle, config: Config, notice: Notice, before: Message | Non
     assert observed is not None
     assert raw is not None
     if reason == REQUEUE:
-        return notice_words.requeue(job_names(raw, [int(observed.rows[row])])[0])
+        if before is not None:
+            return before  # the requeues may be another's matter since
+        name = job_names(raw, [int(observed.rows[row])])[0]
+        return notice_words.requeue(name, by_slurm=bool(_by_slurm(made)[row]))
     if reason == REFUSED:
         refusals = made.cluster.claims.refusals(int(observed.snapshot.jobs.job_id[row]))
         return notice_words.refused(str(job), key, refusals, UNACCEPTED[int(made.ledger.unaccepted[row])])

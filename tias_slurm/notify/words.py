@@ -66,20 +66,25 @@ def impossible(job: str, key: str, *, passed: bool, behind: bool) -> Message:
     return _message(job, "deadline can hardly be met", [what, means, do])
 
 
-def requeue(job: str) -> Message:
-    """The job was requeued for another."""
+def requeue(job: str, *, by_slurm: bool) -> Message:
+    """The job was requeued for another, by us or by Slurm's own preemption."""
     job = printable(job, _MOST_NAME)
-    return _message(
-        job,
-        "requeued",
-        [
-            f"job {job} was stopped and put back into the queue, for a job of better standing.",
-            "It keeps its id and its place by service and starts again by itself; what it had not saved is "
-            "lost.",
-            "Nothing needs to be done if it goes on from its last checkpoint. requeue=no in its comment "
-            "keeps it from being stopped again, --open-mode=append its output from being overwritten.",
-        ],
+    what = f"job {job} was stopped and put back into the queue, for a job of better standing."
+    consent = "requeue=no in its comment keeps it from being stopped again"
+    if by_slurm:
+        what = (
+            f"job {job} was requeued by Slurm: stopped and put back into the queue, in favour of jobs with "
+            "higher priority."
+        )
+        consent = "With requeue=no in its comment it is put above all that wait as soon as it runs again"
+    means = (
+        "It keeps its id and its place by service and starts again by itself; what it had not saved is lost."
     )
+    do = (
+        f"Nothing needs to be done if it goes on from its last checkpoint. {consent}; --open-mode=append "
+        "keeps its output from being overwritten."
+    )
+    return _message(job, "requeued", [what, means, do])
 
 
 def _message(job: str, subject: str, lines: Sequence[str]) -> Message:

@@ -50,6 +50,7 @@ class Metrics:
         self._overridden = gauge("overridden_jobs", "Jobs whose value a person has changed.")
         self._writes = counter("writes", "Writes of jobs by lever and result.", "lever", "result")
         self._requeues = counter("requeues", "Requeues of running jobs by result.", "result")
+        self._preempted = counter("requeues_by_slurm", "Requeues by Slurm's own preemption that were found.")
         self._claims = counter("refused_claims", "Claims in comments not taken, by reason.", "reason")
         self._notices = counter("notices", "Messages to owners of jobs.", "reason", "how", "result")
         self._notices_wait = gauge("waiting_notices", "Messages to owners of jobs that wait to be sent.")
@@ -115,6 +116,10 @@ class Metrics:
             self._writes.labels(lever, result).inc()
         elif event == "requeue":
             self._requeues.labels(result).inc()
+
+    def requeued_by_slurm(self, jobs: int) -> None:
+        """So many requeues by Slurm's own preemption were found."""
+        self._preempted.inc(jobs)
 
     def refused_claims(self, reasons: Mapping[str, int]) -> None:
         """Claims that were not taken since this was called last, by reason."""

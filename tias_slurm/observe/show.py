@@ -237,6 +237,8 @@ class Show:
             if cycle.result == "ok":
                 self._metrics.queue(self._left["queue"], cycle.overridden, cycle.held_back)
                 self._metrics.budgets(budgets)
+                if made.ledger.reruns is not None:
+                    self._metrics.requeued_by_slurm(made.ledger.reruns.news())
         if snapshot is not None:
             self._left["user_export"] = self._export(config, made, snapshot)
         self._leave(config)

@@ -11,6 +11,7 @@ from tias_slurm.controller import Controller, Past, Recorder
 from tias_slurm.jobs import Bools
 from tias_slurm.ledger import gains
 from tias_slurm.ledger.book import Store
+from tias_slurm.ledger.reruns import Reruns
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.planner import Planner
 from tias_slurm.policy.tias import Tias
@@ -54,6 +55,8 @@ class LiveCycle:
         if isinstance(store, SqliteStore):
             self.cluster.watch.keep = partial(gains.keep, store)
             self.cluster.watch.resume(gains.watched(store, time.time()))
+            if config.requeue.mode == "slurm":
+                self.ledger.reruns = Reruns(store)
         kind = GuardedPreempts if config.requeue.mode == "slurm" else Planner
         planner = kind(self.lever, assemble.limits(config, requeue=config.requeue.mode == "on"))
         self.controller = Controller(self.cluster, self.ledger, self.policy, planner, record, past)

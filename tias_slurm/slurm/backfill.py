@@ -17,6 +17,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.gpu_weights import of_jobs
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger.book import Ledger
+from tias_slurm.ledger.reruns import Answer, Preempted, Run
 from tias_slurm.replay.workload import Refusals
 from tias_slurm.slurm import checks, runs, sacct_text
 from tias_slurm.slurm.command_run import Runner
@@ -42,6 +43,7 @@ class Filled:
     asked: int = 0
     learned: int = 0  # jobs of which runs were found
     problem: str = ""  # one line; "": none
+    preempted: tuple[Preempted, ...] = ()  # requeues that were Slurm's own preemption
 
 
 @dataclass(frozen=True)
@@ -64,9 +66,13 @@ class Backfill:
         self._asks: Counter[int] = Counter()
 
     def fill(self, ledger: Ledger, raw: RawTable, observed: Observed, weights: Mapping[str, float]) -> Filled:
-        """Ask for the jobs of the last snapshot that had runs which the ledger did not see. Never raises for
-        what sacct does or says. `weights`: of `[gpus]`."""
-        rows = np.flatnonzero(ledger.unseen)[:MOST_JOBS]
+        """Ask for the jobs of the last snapshot that had runs which the ledger did not see, or that were
+        requeued by nobody knows whom. Never raises for what sacct does or says; LedgerError if that cannot be
+        kept. `weights`: of `[gpus]`."""
+        wanted, reruns = ledger.unseen, ledger.reruns
+        if reruns is not None:
+            wanted = wanted | reruns.due(raw.job_id[observed.rows], raw.time)
+        rows = np.flatnonzero(wanted)[:MOST_JOBS]
         if not len(rows) or time.monotonic() < self._rests_until:
             return Filled()
         at = observed.rows[rows]
@@ -75,7 +81,14 @@ class Backfill:
         except (AdapterError, InputError, OSError) as error:
             self._rests_until = time.monotonic() + REST_S
             return Filled(len(rows), 0, printable(str(error), 300))
-        jobs = observed.snapshot.jobs.take(rows)
+        preempted: list[Preempted] = []
+        if reruns is not None:
+            saves = observed.snapshot.jobs.checkpoint[rows].tolist()
+            ended = zip(at.tolist(), ended_runs(records, raw, at), saves, strict=True)
+            told = [Answer(int(raw.job_id[i]), int(raw.restarts[i]), r, s) for i, r, s in ended]
+            preempted = reruns.answered(told, raw.time)
+        asked, rows = len(rows), rows[ledger.unseen[rows]]
+        at, jobs = observed.rows[rows], observed.snapshot.jobs.take(rows)
         past = past_runs(records, raw, at, jobs.checkpoint, jobs.weight, weights)
         ids = raw.job_id[at]
         self._asks.update(ids.tolist())
@@ -84,7 +97,7 @@ class Backfill:
         ledger.learn_past(ids[done], past.first_submit[done], past.attained[done], past.kept[done])
         for job in ids[done].tolist():
             del self._asks[job]
-        return Filled(len(rows), int((past.runs[done] > 0).sum()))
+        return Filled(asked, int((past.runs[done] > 0).sum()), preempted=tuple(preempted))
 
     def _records(self, jobs: Sequence[str]) -> Records:
         runner = Runner(self.timeout_s, self._slurm_bin, commands=("sacct",))
@@ -130,11 +143,7 @@ def past_runs(
     first, attained, kept = np.full(n, np.nan), np.zeros(n), np.zeros(n)
     count = np.zeros(n, dtype=np.int64)
     each = of_jobs(r.gpus, r.gpu_type.tolist(), r.shards, weights)
-    by_key: dict[int, list[int]] = {}
-    for i in np.lexsort((np.nan_to_num(r.start, nan=np.inf), r.submit)).tolist():
-        by_key.setdefault(int(r.key[i]), []).append(i)
-    for k, row in enumerate(rows.tolist()):
-        chain = _chain(r, by_key.get(int(raw.job_id[row]), []), float(raw.submit[row]), raw.user[row])
+    for k, chain in enumerate(_chains(r, raw, rows)):
         if not chain:
             continue
         first[k] = r.submit[chain].min()
@@ -145,6 +154,25 @@ def past_runs(
             kept[k] = (np.floor(work / checkpoint[k]) * checkpoint[k]).sum()
         count[k] = len(chain)
     return Past(first, attained, kept, count)
+
+
+def ended_runs(r: Records, raw: RawTable, rows: Ints) -> list[list[Run]]:
+    """The earlier runs of each of the jobs in `rows`, shape (n,), of the queue, the last first."""
+    return [
+        [Run(str(r.state[i]), float(r.end[i]), float(r.work[i])) for i in chain]
+        for chain in _chains(r, raw, rows)
+    ]
+
+
+def _chains(r: Records, raw: RawTable, rows: Ints) -> list[list[int]]:
+    """Which records are earlier runs of each of the jobs in `rows` of the queue, the last first."""
+    by_key: dict[int, list[int]] = {}
+    for i in np.lexsort((np.nan_to_num(r.start, nan=np.inf), r.submit)).tolist():
+        by_key.setdefault(int(r.key[i]), []).append(i)
+    return [
+        _chain(r, by_key.get(int(raw.job_id[row]), []), float(raw.submit[row]), raw.user[row])
+        for row in rows.tolist()
+    ]
 
 
 def _chain(r: Records, rows: list[int], submit: float, user: str) -> list[int]:
