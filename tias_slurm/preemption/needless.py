@@ -10,8 +10,9 @@ import numpy as np
 
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints
-from tias_slurm.preemption.shadow import requeue, walk
+from tias_slurm.preemption.shadow import requeue
 from tias_slurm.preemption.tables import Budget, Entries, Queue, Shadow, copy
+from tias_slurm.preemption.walk import walk
 
 # what may be spent on it in a cycle: looks at a waiting job, and kinds of requests that are summed up; who
 # could not be tried within is a victim all the same

@@ -1,4 +1,4 @@
-"""Which running jobs to requeue so that which waiting jobs start. Pure. The walk itself is in shadow.py."""
+"""Which running jobs to requeue so that which waiting jobs start. Pure. The walk itself is in walk.py."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import numpy as np
 from tias_slurm.jit import njit
 from tias_slurm.jobs import Bools, Floats, Ints, Occupancy
 from tias_slurm.preemption.needless import needed
-from tias_slurm.preemption.shadow import freeable, requeue, walk
+from tias_slurm.preemption.shadow import freeable, requeue
 from tias_slurm.preemption.tables import Budget, Entries, Queue, Shadow, copy
+from tias_slurm.preemption.walk import walk
 
 NO_LIMIT = 2**62
 # how often the order is walked again before nobody is requeued: what fits moves about too much

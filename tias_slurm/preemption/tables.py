@@ -1,4 +1,4 @@
-"""What shadow.py works on: the queue, who may be requeued, and the cluster as it would be."""
+"""What walk.py and shadow.py work on: the queue, who may be requeued, and the cluster as it would be."""
 
 from __future__ import annotations
 
