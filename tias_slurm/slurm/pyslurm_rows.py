@@ -1,4 +1,4 @@
-"""pyslurm's objects -> columns. Takes them as they come and imports nothing of pyslurm's.
+"""pyslurm's jobs -> columns. Takes them as they come and imports nothing of pyslurm's.
 
 pyslurm 25.11: strings are decoded strictly, flags hide the base state, 0 becomes None, counts come twice.
 """
@@ -14,7 +14,6 @@ import numpy as np
 
 from tias_slurm.gpu_weights import kinds
 from tias_slurm.jobs import Floats, Ints
-from tias_slurm.slurm.command_parse import pieces_of
 from tias_slurm.slurm.live import NICE_UNKNOWN, PRIORITY_UNKNOWN
 from tias_slurm.slurm.pyslurm_pipe import Column
 
@@ -241,11 +240,13 @@ def base_state(job: Any, row: Sequence[Any], now: float) -> tuple[str, str]:
     return ("FAILED" if job.exit_code else "COMPLETED"), flag
 
 
-def _floats(values: Iterable[Any]) -> Floats:
+def floats(values: Iterable[Any]) -> Floats:
+    """None is unknown: NaN."""
     return np.array([math.nan if v is None else v for v in values], dtype=np.float64)
 
 
-def _ints(values: Iterable[Any], unknown: int = 0) -> Ints:
+def ints(values: Iterable[Any], unknown: int = 0) -> Ints:
+    """Whatever is no number, as None and "UNLIMITED", is `unknown`."""
     return np.array([v if isinstance(v, int) else unknown for v in values], dtype=np.int64)
 
 
@@ -261,25 +262,25 @@ def _columns(
     user_name: Callable[[Any], str],
 ) -> dict[str, Column]:
     by_name = dict(zip(ATTRIBUTES, zip(*rows, strict=True) if rows else [()] * len(ATTRIBUTES), strict=True))
-    het_id = _ints(by_name["heterogeneous_id"])
+    het_id = ints(by_name["heterogeneous_id"])
     names = ("id", "array_id", "array_tasks_waiting", "array_task_id", "allocated_nodes", "requeue_count")
     tasks = [_task(*record) for record in zip(states, *(by_name[n] for n in names), strict=True)]
-    array_id = np.where([task != "" for task in tasks], _ints(by_name["array_id"]), 0).astype(np.int64)
-    start, suspend = _floats(by_name["start_time"]), _floats(by_name["suspend_time"])
+    array_id = np.where([task != "" for task in tasks], ints(by_name["array_id"]), 0).astype(np.int64)
+    start, suspend = floats(by_name["start_time"]), floats(by_name["suspend_time"])
     # None stands for unlimited too
     limit_s = np.array(
         [v * 60.0 if isinstance(v, int) else math.inf for v in by_name["time_limit"]], dtype=np.float64
     )
-    end = _floats(by_name["end_time"])
+    end = floats(by_name["end_time"])
     # without a limit Slurm gives a year from the start, which squeue does not show either
     end[np.isinf(limit_s) & (end > now)] = math.nan
     return {
-        "job_id": _ints(by_name["id"]),
+        "job_id": ints(by_name["id"]),
         "array_id": array_id,
         "array_task": tasks,
         "het_id": het_id,
         # 0 comes as None and NO_VAL as a number: only a het job has an offset
-        "het_offset": np.where(het_id > 0, _ints(by_name["heterogeneous_offset"]), 0),
+        "het_offset": np.where(het_id > 0, ints(by_name["heterogeneous_offset"]), 0),
         "user": [user_name(uid) for uid in by_name["user_id"]],
         "account": _texts(by_name["account"]),
         "qos": _texts(by_name["qos"]),
@@ -287,23 +288,23 @@ def _columns(
         "state": states,
         "flags": flags,
         "reason": [v or "None" for v in by_name["state_reason"]],
-        "submit": _floats(by_name["submit_time"]),
-        "eligible": _floats(by_name["eligible_time"]),
+        "submit": floats(by_name["submit_time"]),
+        "eligible": floats(by_name["eligible_time"]),
         "start": start,
         "end": end,
         "suspended_s": _suspended(states, start, suspend, by_name["pre_suspension_time"], now),
         "time_limit_s": limit_s,
-        "priority": _ints(by_name["priority"], PRIORITY_UNKNOWN),  # "UNLIMITED", None
-        "nice": _ints(by_name["nice"], NICE_UNKNOWN),
+        "priority": ints(by_name["priority"], PRIORITY_UNKNOWN),  # "UNLIMITED", None
+        "nice": ints(by_name["nice"], NICE_UNKNOWN),
         "exclusive": np.array([v == "NO" for v in by_name["resource_sharing"]], dtype=np.bool_),
-        "cpus": _ints(by_name["cpus"]),
-        "nodes": _ints(by_name["num_nodes"]),
+        "cpus": ints(by_name["cpus"]),
+        "nodes": ints(by_name["num_nodes"]),
         "node_list": _texts(by_name["allocated_nodes"]),
         "requeue": np.array(by_name["is_requeueable"], dtype=np.bool_),
         "batch": np.array(by_name["is_batch_job"], dtype=np.bool_),
-        "restarts": _ints(by_name["requeue_count"]),
+        "restarts": ints(by_name["requeue_count"]),
         "comment": _texts(by_name["comment"]),
-        "native_deadline": _floats(by_name["deadline"]),
+        "native_deadline": floats(by_name["deadline"]),
         "cron": np.array(by_name["is_cronjob"], dtype=np.bool_),
     }
 
@@ -326,104 +327,9 @@ def _task(
 
 def _suspended(states: list[str], start: Floats, suspend: Floats, ran: Iterable[Any], now: float) -> Floats:
     """Seconds suspended; `suspend`: when it was last suspended or resumed, `ran`: what it had run by then."""
-    before = _floats(0 if v is None else v for v in ran)
+    before = floats(0 if v is None else v for v in ran)
     paused = np.array([state == "SUSPENDED" for state in states], dtype=np.bool_)
     waits = np.array([state == "PENDING" for state in states], dtype=np.bool_)
     until = np.where(paused, now, suspend)
     seconds = np.where(np.isnan(suspend) | waits, 0.0, until - start - before)
     return np.asarray(np.maximum(np.nan_to_num(seconds), 0.0), dtype=np.float64)
-
-
-def node_columns(nodes: Iterable[Any]) -> dict[str, Column]:
-    """Columns of RawNodes, by name; partitions and features as comma lists."""
-    rows = []
-    for node in nodes:
-        try:
-            rows.append(
-                (
-                    node.name,
-                    node.state or "UNKNOWN",
-                    _gres_gpus(node.configured_gres),
-                    _gres_gpus(node.allocated_gres),
-                    node.effective_cpus or node.total_cpus,
-                    node.allocated_cpus,
-                    float(node.real_memory or 0) - float(node.memory_reserved_for_system or 0),
-                    float(node.allocated_memory or 0),
-                    ",".join(node.partitions or []),
-                    _gres_kinds(node.configured_gres),
-                    pieces_of(n.split(":")[0] for n in node.configured_gres or ()),
-                    ",".join(node.active_features or []),
-                    node.threads_per_core or 1,
-                )
-            )
-        except Exception:  # noqa: S112  # a node that cannot be read is one that cannot be planned with
-            continue
-    names = (
-        "name", "state", "gpus", "gpus_used", "cpus", "cpus_used", "mem_mb", "mem_used_mb", "partitions",
-        "gpu_types", "other_gres", "features", "threads",
-    )  # fmt: skip
-    columns = dict(zip(names, zip(*rows, strict=True) if rows else [()] * len(names), strict=True))
-    made: dict[str, Column] = {
-        name: _ints(columns[name]) for name in ("gpus", "gpus_used", "cpus", "cpus_used", "threads")
-    }
-    made |= {name: _floats(columns[name]) for name in ("mem_mb", "mem_used_mb")}
-    texts = ("name", "state", "partitions", "gpu_types", "other_gres", "features")
-    made |= {name: list(columns[name]) for name in texts}
-    return made
-
-
-def _gres_kinds(gres: Any) -> str:
-    """Types of the same GPUs."""
-    typed = {name[4:]: int(count) for name, count in (gres or {}).items() if name.startswith("gpu:")}
-    return kinds(typed, _gres_gpus(gres))
-
-
-def _gres_gpus(gres: Any) -> int:
-    """GPUs of `{"gpu": 8}` or `{"gpu:a100": 8}`; where both are there, the first counts all."""
-    untyped = typed = 0
-    for name, count in (gres or {}).items():
-        if name == "gpu":
-            untyped = int(count)
-        elif name.startswith("gpu:"):
-            typed += int(count)
-    return max(untyped, typed)
-
-
-def facts(config: Any) -> dict[str, Any]:
-    """SiteFacts as a dict; texts as scontrol prints them, but "" for its (null)."""
-
-    def listed(values: Iterable[str]) -> str:
-        return ",".join(values)
-
-    def options(values: Any) -> str:
-        return ",".join(k if v is True else f"{k}={v}" for k, v in (values or {}).items())
-
-    tres = (config.priority_weight_tres or {}).values()
-    return {
-        "version": config.version or "",
-        "cluster": config.cluster_name or "",
-        "priority_type": config.priority_type or "",
-        "priority_flags": listed(config.priority_flags),
-        "priority_weights": {
-            "Age": int(config.priority_weight_age or 0),
-            "Assoc": int(config.priority_weight_assoc or 0),
-            "Fairshare": int(config.priority_weight_fair_share or 0),
-            "JobSize": int(config.priority_weight_job_size or 0),
-            "Partition": int(config.priority_weight_partition or 0),
-            "QOS": int(config.priority_weight_qos or 0),
-            "TRES": sum(int(float(value)) for value in tres),
-        },
-        "site_factor_plugin": config.priority_site_factor_plugin or "",
-        "scheduler_parameters": options(config.scheduler_parameters),
-        "slurmctld_parameters": options(config.slurmctld_parameters),
-        "preempt_type": config.preempt_type or "",
-        "preempt_mode": config.preempt_mode or "",
-        "private_data": listed(config.private_data) or "none",
-        "accounting_store_flags": listed(config.accounting_store_flags).lower(),
-        "slurm_user": config.slurm_user_name or "",
-        "state_save_location": config.state_save_location or "",
-        "min_job_age_s": int(config.min_job_age or 0),
-        "message_timeout_s": int(config.message_timeout or 0),
-        "preempt_exempt_time_s": float(config.preempt_exempt_time or 0),
-        "tracked_tres": listed(config.accounting_storage_tres or ()),
-    }

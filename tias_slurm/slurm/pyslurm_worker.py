@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows
+from tias_slurm.slurm import pyslurm_errors, pyslurm_pipe, pyslurm_rows, pyslurm_site
 from tias_slurm.slurm.live import HELD_ALREADY, NOT_HELD_BY_US, by_admin
 from tias_slurm.slurm.pyslurm_pipe import Column
 
@@ -99,7 +99,7 @@ class Worker:
 
     def nodes(self) -> Answer:
         """All nodes, as columns. `tracked`: whether they say how many of their GPUs are in use."""
-        columns = pyslurm_rows.node_columns(self._slurm.Nodes.load().values())
+        columns = pyslurm_site.node_columns(self._slurm.Nodes.load().values())
         return {"ok": True, "tracked": self._tracks_gpus()}, columns
 
     def _tracks_gpus(self) -> bool:
@@ -109,7 +109,7 @@ class Worker:
 
     def facts(self) -> Answer:
         """The controller's configuration, by the names of SiteFacts."""
-        return {"ok": True, "facts": pyslurm_rows.facts(self._slurm.slurmctld.Config.load())}, {}
+        return {"ok": True, "facts": pyslurm_site.facts(self._slurm.slurmctld.Config.load())}, {}
 
     def write(self, job_id: int, field: str, value: int) -> Answer:
         """One field of one record; the value lies in Slurm's range."""
