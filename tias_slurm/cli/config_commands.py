@@ -17,7 +17,8 @@ from tias_slurm.config import DEFAULT_PATH, Config, Setting, load_config, machin
 from tias_slurm.errors import printable
 from tias_slurm.lua_settings import lua_differs, lua_settings
 from tias_slurm.policy.tias import preset
-from tias_slurm.slurm.checks_live import Finding, judge
+from tias_slurm.slurm.checks_live import judge
+from tias_slurm.slurm.finding import Finding
 from tias_slurm.slurm.live import AdapterError
 from tias_slurm.slurm.probes import probe
 
