@@ -20,7 +20,8 @@ from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.service import daemon as module
 from tias_slurm.service import deeds, schedule, start
 from tias_slurm.service.daemon import Daemon
-from tias_slurm.service.start import ledger_path, take_lock
+from tias_slurm.service.start import ledger_path
+from tias_slurm.service.state_lock import take_lock
 from tias_slurm.slurm.live import AdapterError
 
 

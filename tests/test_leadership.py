@@ -494,7 +494,6 @@ class Pair:
         )
         for name in ("leadership", "start"):
             self.monkeypatch.setattr(f"tias_slurm.service.{name}.this_host", lambda: host)
-        self.monkeypatch.setattr(daemon_module, "this_host", lambda: host)
         self.monkeypatch.setattr(
             "tias_slurm.service.start.InCharge",
             lambda host, *_: lambda: None if not self.in_charge else host == self.in_charge,

@@ -25,7 +25,7 @@ from tias_slurm.policy.tias import Tias, preset
 from tias_slurm.service import daemon as daemon_module
 from tias_slurm.service import start
 from tias_slurm.service.daemon import Daemon
-from tias_slurm.service.start import take_lock
+from tias_slurm.service.state_lock import take_lock
 from tias_slurm.slurm.live import AdapterError
 
 status_module = importlib.import_module("tias_slurm.cli.status")

@@ -15,7 +15,7 @@ from tias_slurm.errors import InputError
 from tias_slurm.ledger.book import COLUMNS
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.service.leadership import LeaseFile, timing
-from tias_slurm.service.start import take_lock
+from tias_slurm.service.state_lock import take_lock
 
 NOBODY = pwd.getpwnam("nobody")
 ME = pwd.getpwuid(os.getuid())

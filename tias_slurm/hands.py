@@ -103,6 +103,11 @@ def why_paused(state_dir: str) -> dict[str, Any] | None:
 
 def ignore(state_dir: str, job: str, by: str, reason: str = "") -> None:
     """Tell the daemon to leave a job alone: a number with all tasks of an array. Raises InputError."""
+    _make_ignored(state_dir)
+    replace_file(os.path.join(state_dir, IGNORED, job_name(job)), _note(by, reason))
+
+
+def _make_ignored(state_dir: str) -> None:
     where = os.path.join(state_dir, IGNORED)
     try:
         os.mkdir(where, 0o750)
@@ -114,7 +119,6 @@ def ignore(state_dir: str, job: str, by: str, reason: str = "") -> None:
             raise InputError(f"{where}: a link, where a directory should be; remove it") from None
     except OSError as error:
         raise _refusal(where, error) from None
-    replace_file(os.path.join(where, job_name(job)), _note(by, reason))
 
 
 def unignore(state_dir: str, job: str) -> bool:
@@ -165,6 +169,55 @@ def forget_ignored(state_dir: str, raw: RawTable, before: float) -> None:
         with contextlib.suppress(OSError):
             if os.lstat(path).st_mtime < before and not named((name,), raw).any():
                 os.unlink(path)
+
+
+# ---- both, when the state directory changes
+
+
+def take_along(old: str, new: str) -> list[str]:
+    """Have in `new` the marks of pause and of ignored jobs that are in `old`; those that were not there
+    yet. Their times stay. Raises InputError, and then takes none."""
+    made: list[str] = []
+    try:
+        for mark in _marks(old):
+            if not os.path.lexists(os.path.join(new, mark)) and _take_mark(mark, old, new):
+                made.append(mark)
+    except InputError:
+        with contextlib.suppress(InputError):
+            drop(new, made)
+        raise
+    return made
+
+
+def _take_mark(mark: str, old: str, new: str) -> bool:
+    source, target = os.path.join(old, mark), os.path.join(new, mark)
+    try:
+        at = os.lstat(source).st_mtime
+        text = ""
+        if os.path.exists(source):  # a link to nothing counts too
+            with open(source, "rb") as file:
+                text = file.read(_MOST * 100).decode("utf-8", "surrogateescape")
+    except FileNotFoundError:
+        return False  # taken away this moment
+    except OSError as error:
+        raise _refusal(source, error) from None
+    if os.path.dirname(mark):
+        _make_ignored(new)
+    replace_file(target, text)
+    with contextlib.suppress(OSError):
+        os.utime(target, (at, at))
+    return True
+
+
+def drop(state_dir: str, marks: list[str] | None = None) -> None:
+    """Take marks away, of pause and of ignored jobs; None: all. Raises InputError."""
+    for mark in _marks(state_dir) if marks is None else marks:
+        _remove(os.path.join(state_dir, mark))
+
+
+def _marks(state_dir: str) -> list[str]:
+    paths = [os.path.join(IGNORED, name) for name in ignored(state_dir)]
+    return [PAUSED, *paths] if paused(state_dir) else paths
 
 
 def _note(by: str, reason: str) -> str:

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+
+_READ_ONLY = (
+    "; under systemd the unit writes to its own directories only: name this one in ReadWritePaths= by "
+    "`systemctl edit tias-slurm` and restart the daemon on the old settings first (docs/operate.md, Move its "
+    "files)"
+)
 
 
 def open_own(path: str, flags: int) -> int:
@@ -21,3 +28,8 @@ def open_own(path: str, flags: int) -> int:
         with contextlib.suppress(PermissionError):
             os.fchown(file, owner.st_uid, owner.st_gid)
     return file
+
+
+def hint(error: OSError) -> str:
+    """What to do about a place that may not be written to, after the error's own words; mostly nothing."""
+    return _READ_ONLY if error.errno == errno.EROFS else ""

@@ -116,19 +116,20 @@ def lock_path(state_dir: str, host: str = "") -> str:
     return os.path.join(state_dir, f"lock.{host}" if host else "lock")
 
 
-def _file(state_dir: str, host: str) -> str:
+def path(state_dir: str, host: str = "") -> str:
+    """What the daemon of a state directory leaves; `host`: as for `lock_path`."""
     return os.path.join(state_dir, f"status.{host}.json" if host else FILE)
 
 
 def leave(state_dir: str, document: dict[str, Any], host: str = "") -> None:
     """Leave a document for `status`. Raises InputError."""
     text = json.dumps({"version": VERSION, **document}, ensure_ascii=True)
-    hands.replace_file(_file(state_dir, host), text + "\n")
+    hands.replace_file(path(state_dir, host), text + "\n")
 
 
 def left(state_dir: str, host: str = "") -> dict[str, Any] | None:
     """What the daemon left last; None: nothing that this version can read."""
-    document = hands.read_file(_file(state_dir, host))
+    document = hands.read_file(path(state_dir, host))
     return document if document and document.get("version") == VERSION else None
 
 

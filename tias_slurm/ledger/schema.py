@@ -6,15 +6,18 @@ import contextlib
 import errno
 import os
 import sqlite3
+from collections.abc import Callable
 
 from tias_slurm.errors import InputError, LedgerError, printable
 from tias_slurm.ledger import table as ledger_table
 from tias_slurm.own_files import open_own
 
 SCHEMA = 5
+_PAGES = 1000  # of a copy in one step
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 MARK = 0x54494153
 NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
+MOVED = "moved"  # a setting: where the ledger went
 _KEPT = frozenset({"job", "learned", "audit", "setting"})  # the tables that every version had
 _TABLES = f"""
 CREATE TABLE IF NOT EXISTS job (job_id INTEGER PRIMARY KEY, {", ".join(f"{n} REAL" for n in NAMES)},
@@ -47,7 +50,24 @@ def version_of(db: sqlite3.Connection, name: str) -> int | None:
         raise sqlite3.DatabaseError("a database of something else")
     if version > SCHEMA:
         raise InputError(f"{name}: a ledger of a newer tias-slurm (schema {version}); upgrade tias-slurm")
+    if "setting" in tables and (where := went_to(db)):
+        raise InputError(moved(name, where))
     return version if tables else None
+
+
+def went_to(db: sqlite3.Connection) -> str:
+    """The directory that a ledger was moved to, so that this one is of the past; "": it is in use."""
+    rows = db.execute("SELECT value FROM setting WHERE name = ?", (MOVED,)).fetchall()
+    return str(rows[0][0]) if rows else ""
+
+
+def moved(name: str, where: str) -> str:
+    """What to tell of a ledger that is of the past."""
+    where = printable(where, 300)
+    return (
+        f"{name}: the ledger went to {where} by a reload, and knows nothing since: set [daemon] state_dir "
+        f'= "{where}"; to come back, set it anew and reload the daemon that runs there'
+    )
 
 
 def make(db: sqlite3.Connection) -> None:
@@ -93,12 +113,18 @@ def keep_copy(db: sqlite3.Connection, path: str, version: int) -> None:
         ) from None
 
 
-def write_copy(db: sqlite3.Connection, path: str) -> None:
-    """Make the database at `path` the same as this one. Raises sqlite3.Error, OSError."""
+def write_copy(db: sqlite3.Connection, path: str, tell: Callable[[], None] | None = None) -> None:
+    """Make the database at `path` the same as this one. `tell` is called every few MB, and may raise.
+
+    Raises sqlite3.Error, OSError.
+    """
     os.close(open_own(path, os.O_RDWR | os.O_NOFOLLOW))
     other = sqlite3.connect(path, timeout=10.0)
     try:
-        db.backup(other)
+        if tell is None:
+            db.backup(other)
+        else:
+            db.backup(other, pages=_PAGES, progress=lambda *_: tell(), sleep=0.05)
     finally:
         other.close()
 

@@ -7,10 +7,11 @@ import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
+from urllib.parse import quote
 
 import numpy as np
 
@@ -104,11 +105,7 @@ class SqliteStore:
         elif version is None:
             self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
         if shared is not None or version is None:
-            # sqlite.org/wal.html: all who use a write-ahead log must be on one host
-            kind = "delete" if shared else "wal"
-            got = str(self._db.execute(f"PRAGMA journal_mode={kind}").fetchone()[0])
-            if shared and got != kind:
-                raise sqlite3.DatabaseError("it is in use; end whoever looks at it and try again")
+            self._share(bool(shared))
         self._db.execute("PRAGMA synchronous=FULL")
         self._db.execute(f"PRAGMA journal_size_limit={_LOG_BYTES}")
         if version != ledger_schema.SCHEMA:
@@ -120,10 +117,30 @@ class SqliteStore:
                 self._db.execute("PRAGMA auto_vacuum=INCREMENTAL")
                 self._db.execute("VACUUM")
 
-    def copy_to(self, path: str) -> None:
-        """Make the ledger at `path` the same as this one. Raises InputError."""
+    def _share(self, shared: bool) -> None:
+        # sqlite.org/wal.html: all who use a write-ahead log must be on one host
+        kind = "delete" if shared else "wal"
+        got = str(self._db.execute(f"PRAGMA journal_mode={kind}").fetchone()[0])
+        if shared and got != kind:
+            raise sqlite3.DatabaseError("it is in use; end whoever looks at it and try again")
+
+    def share(self, shared: bool) -> None:
+        """From now on daemons on several hosts keep it, one after another; or no longer."""
+        with self._errors():
+            self._share(shared)
+
+    def went(self, where: str) -> None:
+        """It is kept in another directory from now on: nobody may open this one again. "": it is not."""
+        if where:
+            self.put(ledger_schema.MOVED, where)
+            return
+        with self._transaction():
+            self._db.execute("DELETE FROM setting WHERE name = ?", (ledger_schema.MOVED,))
+
+    def copy_to(self, path: str, tell: Callable[[], None] | None = None) -> None:
+        """Make the ledger at `path` the same as this one. `tell`: see write_copy. Raises InputError."""
         try:
-            ledger_schema.write_copy(self._db, path)
+            ledger_schema.write_copy(self._db, path, tell)
         except (sqlite3.Error, OSError) as error:
             raise InputError(f"{printable(path, 300)}: cannot be written: {error}") from None
 
@@ -312,6 +329,8 @@ class SqliteStore:
         with self._transaction():
             if int(self.get("term") or 0) > term:
                 raise LedgerError(_DEPOSED)
+            if where := ledger_schema.went_to(self._db):
+                raise LedgerError(ledger_schema.moved(printable(self.path, 300), where))
             self._db.execute("INSERT OR REPLACE INTO setting VALUES ('term', ?)", (str(term),))
         self._term = term
 
@@ -364,6 +383,18 @@ def known_to(path: str) -> Knowledge | None:
         return store.knowledge()
     finally:
         store.close()
+
+
+def gone_to(path: str) -> str:
+    """The directory that the ledger at `path` was moved to; "": it is in use, is none, or is not there."""
+    if not is_there(path):
+        return ""
+    try:
+        # reading alone: a log that a crash left is not put into the file, whose age counts (start.seed)
+        with contextlib.closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, timeout=10.0)) as db:
+            return ledger_schema.went_to(db)
+    except sqlite3.Error:
+        return ""
 
 
 def _columns(rows: Sequence[Any]) -> tuple[Ints, Floats]:

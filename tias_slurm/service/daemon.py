@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import IO, Any
+from typing import Any
 
-from tias_slurm import hands, logs, status
+from tias_slurm import hands, logs
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.cycle import Cycle, refused_claims, tell
@@ -18,41 +15,35 @@ from tias_slurm.errors import InputError
 from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger import refusals, tally
 from tias_slurm.ledger.earlier_runs import EarlierRuns
-from tias_slurm.ledger.store import LedgerError, SqliteStore
+from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.ledger.upkeep import Upkeep
 from tias_slurm.notify.messenger import Messenger
-from tias_slurm.observe.show import Show
 from tias_slurm.observe.steps import StepClock
-from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.policy.tias import Tias
 from tias_slurm.service import reload, start
 from tias_slurm.service.deeds import Deeds
 from tias_slurm.service.keeper import Guarded, Keeper
-from tias_slurm.service.leadership import this_host
 from tias_slurm.service.live_cycle import LiveCycle
-from tias_slurm.service.schedule import Schedule
+from tias_slurm.service.parts import Parts
+from tias_slurm.service.process import CALLS_IN_ONE, SLACK_S, Process
 from tias_slurm.service.slurm_guards import Guards
-from tias_slurm.service.start import ledger_path, take_lock
+from tias_slurm.service.start import ledger_path
+from tias_slurm.service.state_lock import StateLock
 from tias_slurm.slurm.choose import choose
 from tias_slurm.slurm.live import Adapter, AdapterError, SiteFacts, WriteResult
 from tias_slurm.slurm.live_cluster import LiveCluster, StaleSnapshotError
 
-# the longest call of an adapter is so many of Slurm's own, and a cycle computes for no longer than that, s
-CALLS_IN_ONE, SLACK_S = 4, 60.0
 
-
-class Daemon:
+class Daemon(Process):
     """Everything between the settings and a running cycle. `open` before `cycle`, `close` at the end."""
 
     def __init__(self, config_path: str | None, overrides: Mapping[str, object], log: Any) -> None:
-        self._path, self._overrides, self._log = config_path, overrides, log
-        self.config: Config = load_config(config_path, overrides)
-        self._reload = False
-        self._stop = False
-        self._schedule = Schedule(self._guarded)
-        self._lock: IO[str] | None = None
+        super().__init__(log)
+        self._path, self._overrides = config_path, overrides
+        self.config = load_config(config_path, overrides)
+        self._lock: StateLock | None = None
         self.adapter: Adapter
         self.facts: SiteFacts
         self.store: SqliteStore
@@ -60,14 +51,8 @@ class Daemon:
         self.controller: Controller
         self.policy: Tias
         self._upkeep = Upkeep(log)
-        self._busy = threading.Lock()
-        self._notifier = Notifier()
-        self._pulse = Pulse()
-        self.show = Show(log, self._notifier, self._pulse)
         self._messenger = Messenger(log, self.show.notice, self._may_tell)
-        self._watchdog = Watchdog(self._notifier, self._pulse, self._stuck)
         self._clock = StepClock()
-        self._keeper: Keeper | None = None  # None: this daemon is the only one
         self._term = 0  # in which the ledger is open; 0: it is not
         self._standby_said = ""
         self._hold_fire = False
@@ -80,29 +65,15 @@ class Daemon:
 
     def open(self) -> None:
         """Take the lock, open the ledger, choose the adapter. Raises InputError, AdapterError."""
-        state = self.config.daemon.state_dir
-        try:
-            os.makedirs(state, mode=0o750, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{state}: cannot be made: {error.strerror}; set [daemon] state_dir to a directory of ours"
-            ) from None
         c = self.config.daemon
-        self._lock = take_lock(status.lock_path(state, this_host() if c.lease_path else ""))
+        self._lock = start.hold(self.config)
         if not c.lease_path:
             self._open_ledger()
         self.adapter, why = self.choose(self.config)
         self.facts = self.adapter.facts()
         self._log.info("backend", backend=self.adapter.name, why=why, slurm=self.facts.version)
         if c.lease_path:
-            self._keeper = start.keeper(
-                self.config,
-                self.facts.state_save_location,
-                self._pulse,
-                self._busy,
-                self._log,
-                self._schedule.wake,
-            )
+            self._keeper = self.keeper(self.config, self.facts)
         else:
             self._take_over()
         self.show.open(self.config, self.adapter.name, self.facts, self._keeper)
@@ -171,10 +142,10 @@ class Daemon:
                 raise
         return bool(term)
 
-    # -- what a reload needs, see reload.Host
+    # -- what a reload needs, see parts.Host
 
     def choose(self, config: Config) -> tuple[Adapter, str]:
-        """See reload.Host, likewise below."""
+        """See parts.Host, likewise below."""
         c = config.daemon
         return choose(
             c.backend, allow_version_mismatch=c.allow_version_mismatch, call_limit_s=c.rpc_timeout_s
@@ -199,12 +170,18 @@ class Daemon:
         made.controller.step = self._clock.step
         return made
 
-    def parts(self) -> reload.Parts:
+    def keeper(self, config: Config, facts: SiteFacts) -> Keeper:
+        """The keeper of the lease of these settings, which seeks it by `start`."""
+        state_save, wake = facts.state_save_location, self._schedule.wake
+        return start.keeper(config, state_save, self._pulse, self._busy, self._log, wake)
+
+    def parts(self) -> Parts:
         """What the daemon is made of now."""
-        keeper = self._keeper
+        keeper, lock = self._keeper, self._lock
+        assert lock is not None, "not open"
         acts = keeper is None or (keeper.leads and self._term == keeper.lease.term)
         store, made = (self.store, self._made) if acts else (None, None)
-        return reload.Parts(self.config, self.adapter, self.facts, store, made)
+        return Parts(self.config, self.adapter, self.facts, store, made, lock, keeper)
 
     def may_ask(self) -> str:
         """Why Slurm is not asked; "": it is. A sign of life, too: a call is at most a few of Slurm's own."""
@@ -344,78 +321,23 @@ class Daemon:
         assert self._made is not None, "not open"
         self._deeds.told(self._made, number, result)
 
-    # -- the schedule
-
-    def run(self) -> None:
-        """Cycle until SIGTERM or SIGINT; SIGHUP reads the settings again."""
-        c = self.config
-        self._schedule.set_up(c)
-        for number, handler in (
-            (signal.SIGTERM, self._on_stop),
-            (signal.SIGINT, self._on_stop),
-            (signal.SIGHUP, self._on_reload),
-        ):
-            signal.signal(number, handler)
-        self._log.info("started", mode=c.daemon.mode, interval_s=c.cycle.interval_s, lever=c.lever.kind)
-        self._watchdog.start()
-        if self._keeper is not None:
-            self._keeper.look()
-            self._keeper.start()
-        self._notifier.send("READY=1")
-        self._guarded()
-        self._schedule.run()
-        with self._busy:  # a cycle that is still at work ends first
-            self._log.info("stopped")
-        self._watchdog.stop()
-
-    def _guarded(self) -> None:
-        message = ""
-        try:
-            if not self._stop:
-                self.cycle()
-            else:
-                self._schedule.end()  # the signal came just before it ran
-        except LedgerError as error:
-            message = str(error)
-            self._log.error("ledger", message=message)
-        except InputError as error:
-            message = str(error)
-            self._log.error("nothing was done", message=message)
-        except Exception as error:
-            # a fault of ours in one cycle must not end the daemon: the next one starts from a fresh look
-            message = f"internal error: {type(error).__name__}"
-            self._log.exception("cycle failed")
-        if message:
-            self.show.failed(self.config, message)
-
-    def _stuck(self) -> None:
-        self._log.error(
-            "the cycle is stuck; systemd is no longer told that all is well, and ends this process"
-        )
-
-    def _on_stop(self, *_: object) -> None:
-        self._stop = True
+    def _stop_writing(self) -> None:
         if hasattr(self, "cluster"):
             self.cluster.stop = True
-        self._notifier.stopping(CALLS_IN_ONE * self.config.daemon.rpc_timeout_s + SLACK_S)
-        self._schedule.end()
 
-    def _on_reload(self, *_: object) -> None:
-        self._notifier.reloading()
-        self._reload = True
-        self._schedule.wake()
+    # -- a reload
 
     def _apply_reload(self) -> None:
         """All or nothing: what cannot be used leaves all as it was."""
         self._reload = False
-        new, problem = reload.attempt(self, self._keeper, self._path, self._overrides, self._log)
+        new, problem = reload.attempt(self, self._path, self._overrides, self._log)
         try:
             if new is not None:
                 self._take(new)
         finally:
             self.show.reloaded(problem)
 
-    def _take(self, new: reload.Parts) -> None:
+    def _take(self, new: Parts) -> None:
         """Go on with what was made for other settings. Nothing in here can be refused any more."""
         old, self.config, self.facts = new.before or new, new.config, new.facts
         c, was = new.config.daemon, old.config.daemon
@@ -423,9 +345,10 @@ class Daemon:
             logs.setup(c.log_format, c.log_level)
         for event, fields in new.notes:
             self._log.warning(event, **fields)
-        self.adapter = new.adapter
+        self.adapter, self._lock, self._keeper = new.adapter, new.lock, new.keeper
         if new.store is not None and new.made is not None:
             self.store = new.store
+            self._term = new.keeper.lease.term if new.keeper is not None else 0
             self._earlier.settle(c.rpc_timeout_s)
             self._use(new.made)
         elif self._term:

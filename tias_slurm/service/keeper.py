@@ -11,7 +11,7 @@ from typing import Any
 
 from tias_slurm.errors import InputError
 from tias_slurm.observe.systemd import Pulse
-from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, clock, unknown
+from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, clock, unknown, went
 from tias_slurm.slurm.live import (
     Adapter,
     AdapterError,
@@ -93,6 +93,8 @@ class Keeper:
                 break
             seen = self.lease.seen
             first = first or seen
+            if seen.moved:
+                raise InputError(self.why)
             if self.lease.free or seen != first:
                 raise InputError(f"{self.why}; this command needs the lease: stop the daemon that leads")
             time.sleep(self.lease.timing.poll_s / 2)
@@ -110,6 +112,20 @@ class Keeper:
         with self._mutex:
             self.lease.timing, self.lease.enforce = timing, enforce
             self._in_charge, self._knowledge = in_charge, knowledge
+
+    def seek(self) -> bool:
+        """Take the lease if it can be had; whether we lead. Before `start`. Raises InputError."""
+        charge = self._in_charge()
+        with self._mutex:
+            self._look(charge)
+        return self.leads
+
+    def forward(self, to: str) -> None:
+        """Lead no more by this lease, which sends others to another one ("": to none). Raises InputError, and
+        then goes on."""
+        with self._mutex:
+            self.lease.forward(to)
+            self._end.set()
 
     def check_knowledge(self, knowledge: Knowledge) -> None:
         """Raises InputError if a leader with such a ledger must not write, see leadership.unknown."""
@@ -163,8 +179,9 @@ class Keeper:
             self.lease.look()
             self.why = "the controller of this host is not in charge"
             return
-        self.lease.look()
-        if not (self.lease.free and self.lease.take(self._knowledge())):
+        if self.lease.look().moved and not self.lease.free:
+            self.why = went(self.lease.path, self.lease.seen)
+        elif not (self.lease.free and self.lease.take(self._knowledge())):
             self.why = f"{self.leader} leads" if self.leader else "nobody leads yet"
 
     def _lose(self, why: str) -> None:

@@ -23,10 +23,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from tias_slurm.errors import InputError, printable
-from tias_slurm.own_files import open_own
+from tias_slurm.own_files import hint, open_own
 
 VERSION = 1  # of the file
+ALONE = "-"  # where no lease decides: the daemon of the host that is named goes on without one
 _MOST_BYTES = 10_000
+_MOST_MOVES = 10
 # a lock on the lease is held for the time of a read and a write, s
 _LOCK_WAIT_S = 5.0
 # the longest write to the controller is a look, the change and another look: so many calls
@@ -58,6 +60,7 @@ class Lease:
     expires: float = 0.0  # epoch s, for people: nobody decides by it
     ledger: str = ""  # identity of the ledger that whoever enforced last kept
     sent: int = 0  # how many bursts of writes that ledger had begun; 0: nothing was ever written
+    moved: str = ""  # the lease by which it is decided from now on, or ALONE; "": this one
 
 
 @dataclass(frozen=True)
@@ -111,6 +114,8 @@ class LeaseFile:
     @property
     def free(self) -> bool:
         """Whether what was seen last may be taken: given back, or silent for too long."""
+        if self.seen.moved:
+            return self.seen.moved == ALONE and self.seen.host == self.host
         return not self.seen.holder or self._now() - self._seen_since >= self.seen.lasts_s
 
     def look(self) -> Lease:
@@ -174,6 +179,55 @@ class LeaseFile:
                 self._write(replace(lease, holder="", expires=round(time.time(), 1)))
         self.term = 0
 
+    # -- when another file, or none, decides from now on
+
+    def forward(self, to: str) -> None:
+        """Send all who wait for this lease to another one, "": to none; it is ours, or free.
+
+        Raises InputError if it is another's, or went elsewhere."""
+        with _locked(self.path):
+            lease = self.look()
+            if lease.moved:
+                if same(end_of(self.path), to or ALONE):
+                    return
+                raise InputError(went(self.path, lease))
+            ours = self.term and lease.holder == self.me and lease.term == self.term
+            if not ours and not self.free:
+                raise InputError(
+                    f"[daemon] lease_path: {printable(lease.host, 64)} leads by the old one; reload the "
+                    "daemon there first, then this one"
+                )
+            self.drop()
+            moved = os.path.abspath(to) if to else ALONE
+            self._write(replace(lease, holder="", host=self.host, moved=moved, expires=round(time.time(), 1)))
+        self.term = 0
+
+    def inherit(self, before: Lease, old: str) -> Lease:
+        """Have here what the lease at `old` knew ("": there was none), unless somebody is here already; what
+        was here, for `put_back`. Raises InputError where the lead went elsewhere from here."""
+        with _locked(self.path):
+            former = self.look()
+            if former.holder:
+                return former
+            if former.moved and not self.free and not (old and same(end_of(self.path), old)):
+                raise InputError(went(self.path, former))
+            known = former
+            if not former.sent or former.ledger == before.ledger:
+                known = replace(former, ledger=before.ledger, sent=max(before.sent, former.sent))
+            known = replace(known, moved="", term=max(before.term, former.term))
+            if known != former:
+                self._write(known)
+        return former
+
+    def put_back(self, former: Lease) -> None:
+        """After `inherit`, for who does not come after all. Never raises."""
+        with contextlib.suppress(InputError, OSError), _locked(self.path):
+            if self.look().holder in ("", self.me):
+                if former == Lease():
+                    os.unlink(self.path)
+                else:
+                    self._write(former)
+
     def _write(self, lease: Lease) -> None:
         if lease.holder:
             lease = replace(lease, expires=round(time.time() + lease.lasts_s, 1))
@@ -216,6 +270,38 @@ def unknown(lease: Lease, knowledge: Knowledge | None) -> str:
     )
 
 
+def went(path: str, lease: Lease) -> str:
+    """What to tell who waits for a lease that does not decide any more."""
+    name, host = printable(path, 300), printable(lease.host, 64)
+    if lease.moved == ALONE:
+        return (
+            f"{name}: the daemon of {host} went on without this lease; end this one, or set lease_path there "
+            "again and reload"
+        )
+    where = printable(lease.moved, 300)
+    return (
+        f'{name}: {host} went from this lease to another: set [daemon] lease_path = "{where}" and reload; to '
+        "come back, set it anew and reload the daemon that leads there"
+    )
+
+
+def end_of(path: str) -> str:
+    """The lease that decides, or ALONE, for who has this one."""
+    for _ in range(_MOST_MOVES):
+        lease = peek(path)
+        if lease is None or not lease.moved:
+            break
+        path = lease.moved
+        if path == ALONE:
+            break
+    return path
+
+
+def same(one: str, other: str) -> bool:
+    """Whether two paths, which may not be there, mean one place; ALONE is none."""
+    return (one == other) if ALONE in (one, other) else os.path.realpath(one) == os.path.realpath(other)
+
+
 def peek(path: str) -> Lease | None:
     """The lease, for who only looks; None: none that can be read."""
     with contextlib.suppress(InputError):
@@ -234,6 +320,8 @@ def _read(path: str) -> Lease:
     except (ValueError, RecursionError):
         document = None
     usual = asdict(Lease())
+    if isinstance(document, dict):
+        document.setdefault("moved", "")  # the first ones had none
     if (
         not isinstance(document, dict)
         or document.get("version") != VERSION
@@ -275,6 +363,6 @@ def _locked(path: str) -> Iterator[None]:
 
 def _refusal(path: str, error: OSError) -> InputError:
     return InputError(
-        f"{printable(path, 300)}: {error.strerror or error}; [daemon] lease_path must lie in a directory "
-        "that all daemons may write, on a file system with locks"
+        f"{printable(path, 300)}: {error.strerror or error}{hint(error)}; [daemon] lease_path must lie in a "
+        "directory that all daemons may write, on a file system with locks"
     )

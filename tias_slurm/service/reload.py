@@ -11,82 +11,36 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.store import SqliteStore
-from tias_slurm.observe.show import Show
 from tias_slurm.restore import restore
-from tias_slurm.service import start
+from tias_slurm.service import relocate, start
 from tias_slurm.service.keeper import Guarded, Keeper
-from tias_slurm.service.live_cycle import LiveCycle
+from tias_slurm.service.parts import Host, Parts
+from tias_slurm.service.relocate import TELL_S
+from tias_slurm.service.state_lock import switch
 from tias_slurm.slurm.checks_preempt import compares_priorities
-from tias_slurm.slurm.live import Adapter, AdapterError, Field, SiteFacts
-
-# how often systemd is told that a reload goes on, s
-_TELL_S = 10.0
-_IDENTITY = {
-    "state_dir": "the ledger, the lock and the marks of pause and ignore lie there: end the daemon, move the "
-    "directory, start it again",
-    "lease_path": "who leads is decided by it: end the daemons of all controllers, set it for all of them, "
-    "start them again",
-}
-
-
-@dataclass
-class Parts:
-    """What a daemon is made of, by its settings."""
-
-    config: Config
-    adapter: Adapter
-    facts: SiteFacts
-    store: SqliteStore | None  # None: the ledger is not open, another daemon leads; likewise `made`
-    made: LiveCycle | None
-    before: Parts | None = None  # what these take the place of
-    notes: list[tuple[str, dict[str, object]]] = field(default_factory=list)  # warnings for the log
-
-
-class Host(Protocol):
-    """What a reload needs of the daemon that it is done in."""
-
-    show: Show
-
-    def parts(self) -> Parts:
-        """As they are now."""
-
-    def choose(self, config: Config) -> tuple[Adapter, str]:
-        """The way to Slurm that settings want. Raises InputError, AdapterError."""
-
-    def make(
-        self, config: Config, adapter: Adapter, facts: SiteFacts, store: SqliteStore, before: LiveCycle | None
-    ) -> LiveCycle:
-        """The cycle that settings want; `before`: whose memory it goes on with."""
-
-    def may_ask(self) -> str:
-        """Why Slurm is not asked; "": it is. A sign of life."""
-
-    def why_silent(self) -> str:
-        """Why nothing may be written; "": it may."""
-
-    def takes_its_time(self) -> None:
-        """Tell systemd that the reload goes on."""
-
-    def lost_track(self) -> None:
-        """The ledger was changed behind the cycle's back: it has to be read anew."""
+from tias_slurm.slurm.live import AdapterError, Field
 
 
 def attempt(
-    host: Host, keeper: Keeper | None, path: str | None, overrides: Mapping[str, object], log: Any
+    host: Host, path: str | None, overrides: Mapping[str, object], log: Any
 ) -> tuple[Parts | None, str]:
     """What the settings file needs now, ready to be taken; or None, and why it is refused. Never raises."""
     try:
         with ExitStack() as undo:
             fresh = load_config(path, overrides)
-            new = prepare(host, keeper, fresh, undo)
-            if keeper is not None:
-                start.settle_keeper(keeper, fresh, new.facts.state_save_location)
+            new = prepare(host, fresh, undo, log)
+            keeper = new.keeper
+            if keeper is not None and new.before is not None and keeper is new.before.keeper:
+                settle = start.settled(keeper, fresh, new.facts.state_save_location)
+                new.finish.insert(0, settle)
+            for step in new.commit:
+                step()
             undo.pop_all()
     except (InputError, AdapterError) as error:
         log.error("reload refused, the old settings hold", message=str(error))
@@ -101,25 +55,40 @@ def attempt(
 
 
 def let_go(old: Parts, new: Parts) -> None:
-    """Close what is not used any more."""
+    """Close what is not used any more, and let the rest begin."""
     if new.adapter is not old.adapter:
         _let_go(old.adapter.close)
     if old.store is not None and new.store is not old.store:
         _let_go(old.store.close)
+    switch(old.lock, new.lock)
+    for tidy in new.finish:
+        tidy()
 
 
-def prepare(host: Host, keeper: Keeper | None, fresh: Config, undo: ExitStack) -> Parts:
-    """All that the settings `fresh` need, ready to be taken.
+def prepare(host: Host, fresh: Config, undo: ExitStack, log: Any) -> Parts:
+    """All that the settings `fresh` need, ready to be taken once `commit` is done.
 
     `undo` gets what is to be closed again if they are not. Raises InputError (LedgerError among them) and
     AdapterError, each of which is a refusal.
     """
     now = host.parts()
-    old = now.config
-    for name, why in _IDENTITY.items():
-        if getattr(old.daemon, name) != getattr(fresh.daemon, name):
-            raise InputError(f"[daemon] {name} cannot change in a reload, for {why}")
-    new = Parts(fresh, now.adapter, now.facts, now.store, now.made, now)
+    new = replace(now, config=fresh, before=now, notes=[], commit=[], finish=[])
+    if not relocate.changes(now, new):
+        _stay(host, now, new, undo)
+        return new
+    # first all the rest, where it is; then with that to where it is to be
+    c = now.config.daemon
+    here = {"state_dir": c.state_dir, "lease_path": c.lease_path}
+    new.config = fresh.model_copy(update={"daemon": fresh.daemon.model_copy(update=here)})
+    _stay(host, now, new, undo)
+    new.config = fresh
+    relocate.relocate(host, now, new, undo, log)
+    return new
+
+
+def _stay(host: Host, now: Parts, new: Parts, undo: ExitStack) -> None:
+    """What other settings need, but for the place of ledger and lease."""
+    old, fresh = now.config, new.config
     if _way(old) != _way(fresh):
         new.adapter, why = host.choose(fresh)
         if new.adapter is not now.adapter:
@@ -133,10 +102,10 @@ def prepare(host: Host, keeper: Keeper | None, fresh: Config, undo: ExitStack) -
     host.show.listen(fresh)
     if now.store is None or now.made is None:
         new.notes += start.said(start.preemption(fresh, new.facts))
-        return new
+        return
     new.store = now.store
     if old.daemon.mode != fresh.daemon.mode:
-        new.store = _other_ledger(keeper, now.store, fresh)
+        new.store = _other_ledger(now.keeper, now.store, fresh)
         undo.callback(_let_go, new.store.close)
         if fresh.daemon.mode == "dry-run":
             new.notes.append(
@@ -156,7 +125,6 @@ def prepare(host: Host, keeper: Keeper | None, fresh: Config, undo: ExitStack) -
             new.notes.append(putting_back(host, new))
         start.own(fresh, new.store)
         new.made = host.make(fresh, new.adapter, new.facts, new.store, now.made)
-    return new
 
 
 def _way(config: Config) -> tuple[object, ...]:
@@ -224,7 +192,7 @@ def _put_back(
     def may_send() -> str:
         nonlocal told
         time.sleep(pause_s)
-        if time.monotonic() - told > _TELL_S:
+        if time.monotonic() - told > TELL_S:
             told = time.monotonic()
             host.takes_its_time()
         return host.why_silent()

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
-import errno
-import fcntl
 import math
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, Any
+from typing import Any
 
-from tias_slurm import status
 from tias_slurm.config import Config
 from tias_slurm.errors import InputError, printable
 from tias_slurm.hands import is_there
-from tias_slurm.ledger.store import SqliteStore, known_to
+from tias_slurm.ledger.schema import moved
+from tias_slurm.ledger.store import SqliteStore, gone_to, known_to
 from tias_slurm.observe.systemd import Pulse
-from tias_slurm.own_files import open_own
+from tias_slurm.service import state_move
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, this_host, timing
+from tias_slurm.service.state_lock import StateLock, take
 from tias_slurm.slurm.checks_preempt import Qos, problems
 from tias_slurm.slurm.in_charge import InCharge
 from tias_slurm.slurm.live import SiteFacts
@@ -114,6 +111,8 @@ def seed(config: Config) -> None:
     mine, real = ledger_path(config), ledger_path(config, "enforce")
     if mine == real or not is_there(real):
         return
+    if where := gone_to(real):
+        raise InputError(moved(printable(real, 300), where))
     if not is_there(mine) or _changed(mine) < _changed(real):
         source = SqliteStore(real, older="leave")
         try:
@@ -136,11 +135,13 @@ def keeper(
     return Keeper(lease, asks, _knows(config), pulse, busy, log, gained)
 
 
-def settle_keeper(keeper: Keeper, config: Config, state_save: str) -> None:
-    """Let it go on with these settings; the lease stays where it is. Raises AdapterError without scontrol."""
+def settled(keeper: Keeper, config: Config, state_save: str) -> Callable[[], None]:
+    """What lets it go on with these settings; the lease stays where it is. Raises AdapterError without
+    scontrol."""
     holds = timing(config.cycle.interval_s, config.daemon.rpc_timeout_s)
     asks = _asks(keeper.lease.host, holds, state_save)
-    keeper.settle(holds, asks, _knows(config), enforce=config.daemon.mode == "enforce")
+    enforce = config.daemon.mode == "enforce"
+    return partial(keeper.settle, holds, asks, _knows(config), enforce=enforce)
 
 
 def _asks(host: str, holds: Timing, state_save: str) -> InCharge:
@@ -158,12 +159,28 @@ def _lease(config: Config) -> LeaseFile:
     )
 
 
+def host_of(config: Config) -> str:
+    """The host that a daemon of these settings is one of several by; "": it is the only one."""
+    return this_host() if config.daemon.lease_path else ""
+
+
+def hold(config: Config) -> StateLock:
+    """Have the state directory of these settings, with a ledger that arrived whole. Raises InputError."""
+    lock = take(config.daemon.state_dir, host_of(config))
+    try:
+        state_move.arrived(config.daemon.state_dir)
+    except BaseException:
+        lock.close()
+        raise
+    return lock
+
+
 @contextmanager
 def alone(config: Config, log: Any) -> Iterator[None]:
     """No daemon works on this state directory meanwhile, on no host: for a command that writes. Raises
     InputError if one does."""
     c = config.daemon
-    lock = take_lock(status.lock_path(c.state_dir, this_host() if c.lease_path else ""))
+    lock = hold(config)
     try:
         if not c.lease_path:
             yield
@@ -177,31 +194,3 @@ def alone(config: Config, log: Any) -> Iterator[None]:
             holder.stop()
     finally:
         lock.close()
-
-
-def take_lock(path: str) -> IO[str]:
-    """Hold the one lock of this state directory, for as long as the file stays open. Raises InputError."""
-    try:
-        file = open(path, "a+", encoding="ascii", opener=open_own)  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"{path}: {error.strerror}; run as the account that owns the directory") from None
-    for _ in range(3):
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                file.close()
-                raise InputError(
-                    f"{path}: cannot be locked: {error.strerror}; is this file system mounted without locks?"
-                ) from None
-            time.sleep(0.05)  # `status` may be looking at it
-    else:
-        file.seek(0)
-        holder = file.read().strip() or "unknown"
-        file.close()
-        raise InputError(f"{path}: another tias-slurm (process {holder}) holds the lock; stop it first")
-    with contextlib.suppress(OSError):  # only for who looks, and the disk may be full
-        os.ftruncate(file.fileno(), 0)
-        os.write(file.fileno(), f"{os.getpid()}\n".encode("ascii"))
-    return file
