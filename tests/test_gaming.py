@@ -11,21 +11,8 @@ import numpy as np
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
-from gaming import (
-    CHEAT,
-    CHEATS,
-    LEARNED,
-    PRESETS,
-    RULES,
-    Gain,
-    Size,
-    compare,
-    config,
-    honest_jobs,
-    luck,
-    play,
-    twins,
-)
+from cheats import CHEAT, CHEATS, Size, honest_jobs
+from gaming import LEARNED, PRESETS, RULES, Gain, compare, config, luck, play, twins
 
 SMALL = Size(8, 250)
 SEED = 0
