@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from daemon_bed import CALM, URGENT, Site, nice, update
+from daemon_bed import CALM, URGENT, Site, nice, priority, update
 from live_bed import python, run, shown, wait_for
 from requeue_bed import YES, asked, fill, old_enough, on, reason_of, requeues_on, state, urgent, waiting
 
@@ -59,6 +59,13 @@ def test_why_a_write_is_not_done(site: Site) -> None:
     lever = site.tias("explain", str(mine), "--json").json["lever"]
     assert lever["because"].startswith("overridden")
     assert site.tias("explain", str(theirs), "--json").json["lever"]["because"] == "out of scope"
+    rule = f"The daemon leaves {theirs} alone: user bob is in [scope] not_users. Slurm alone orders it, "
+    for who in ("", "bob"):  # bob may not read the ledger, and need not
+        said = site.tias("explain", str(theirs), user=who).out
+        assert " ".join(said.split()).startswith(
+            f"{rule}Slurm alone orders it, by priority {priority(theirs)}: "
+        )
+        assert "level" not in said
     pinned = site.submit()
     update(pinned, "Priority=4711")
     assert site.tias("explain", str(pinned), "--json").json["lever"]["because"].startswith("pinned")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from tias_slurm.cli.look import Look
     from tias_slurm.config import Config
     from tias_slurm.preemption.why_nobody import Asked
+    from tias_slurm.slurm.live import RawTable
 
 JobArgument = Annotated[
     str, typer.Argument(metavar="JOBID", help="4711; 4711_3, a task; 4711+1, a component of a het job.")
@@ -66,7 +67,7 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     import numpy as np
 
     from tias_slurm.cli.explain_answer import answer
-    from tias_slurm.cli.lookup import names_of, peers, startable
+    from tias_slurm.cli.lookup import ahead, names_of, peers, startable
     from tias_slurm.explain import Case, account, place
     from tias_slurm.gpu_weights import spoken
     from tias_slurm.ledger.claim_life import REASONS
@@ -87,12 +88,18 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         "shards": 0 if raw.shards is None else int(raw.shards[at]),
         "time": raw.time,
     }
+    job["out_of_scope"] = _out_of_scope(settings, seen.raw, raw, at)
+    job["slurm_order"] = None
+    if job["out_of_scope"] and not _runs(job):
+        job["slurm_order"] = {"priority": int(raw.priority[at]), "ahead": ahead(raw, at)}
     rows = np.flatnonzero(seen.observed.rows == at)
     if not len(rows):
         but = ""
         if job["shards"]:
             but = f" but for {spoken(0, job['shards'], 0.0)}, which have no weight in [gpus]"
-        job["answer"] = f"{job['job']} asks for no GPUs{but}: it is not ranked and never written"
+        job["answer"] = f"{job['job']} asks for no GPUs{but}: the daemon neither ranks nor writes it"
+        if not _runs(job):
+            job["answer"] += f"; it waits as Slurm alone orders it, which says {raw.reason[at]}"
         return job
     row, made, ledger = int(rows[0]), seen.seen, seen.cycle.ledger
     jobs, history = made.snapshot.jobs, ledger.history()
@@ -101,6 +108,8 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     target = float(seen.cycle.lever.target(history.found, made.ranking)[row])
     if planned[row] == HELD and jobs.writable[row]:
         target = HELD
+    if settings.requeue.mode == "slurm" and _runs(job):
+        target = float(planned[row])  # a running job stands by other rules, see preemption.by_slurm
     case = Case(
         made.snapshot,
         made.known,
@@ -167,6 +176,22 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
     return job
 
 
+def _out_of_scope(settings: Config, raw: RawTable, shown: RawTable, at: int) -> list[str]:
+    """The rules of [scope] that leave a job out, in words. `shown`: the queue with names that may be told."""
+    from tias_slurm.slurm.scope import why_out
+
+    def fields(queue: RawTable) -> dict[str, str]:
+        texts = {
+            "partitions": queue.partition,
+            "accounts": queue.account,
+            "users": queue.user,
+            "qos": queue.qos,
+        }
+        return {part: values[at] for part, values in texts.items()}
+
+    return why_out(settings.scope, fields(raw), fields(shown))
+
+
 def _ledger(seen: Look, number: int) -> dict[str, Any]:
     """What is known of the job beside what Slurm shows; of all jobs; and why not."""
     if not seen.unread and seen.exported is None:
@@ -221,7 +246,11 @@ def _lever(settings: Config, seen: Look, row: int, target: float) -> dict[str, A
     because = ""
     changed = bool(seen.cycle.ledger.overridden(seen.seen.snapshot)[row])
     whose = "somebody changed it meanwhile" if seen.dry else "somebody changed what we had set"
-    if jobs.state[row] != 0:
+    runs = bool(jobs.state[row] != 0)
+    if runs and settings.requeue.mode == "slurm":
+        # written as well; a person's value is only held against others
+        because = whose if changed and row not in seen.seen.plan.write else ""
+    elif runs:
         because = f"it runs; overridden: {whose}" if changed else "it runs"
     elif why := seen.observed.why(row):
         because = why

@@ -11,6 +11,11 @@ _WAITS_FOR = {
     "NodeDown": "a node that it had or asked for is down",
     "Prolog": "its prolog runs",
 }
+# what requeue mode "slurm" does with running jobs that nobody may have requeued
+_SHIELDED = (
+    "All that the daemon does is to put it above all jobs that wait, so that Slurm does not stop it for one "
+    "of them"
+)
 
 
 def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
@@ -22,16 +27,21 @@ def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
     from tias_slurm.slurm.observer import nodes_in_doubt
 
     name, lever, reason = job["job"], job["lever"], job["slurm_reason"]
+    if job["out_of_scope"]:
+        return _out_of_scope(job)
     stands = f"level {job['level']} ({job['class']})"
     if job["front"]["at_front"]:
         stands = "at the front"
     if not job["ledger"]["known"]:
         stands = f"as far as Slurm alone tells {stands}"
+    if job["state"] != "PENDING" and not job["weight"]:
+        return f"{name} runs and asks for no GPUs. {_SHIELDED}"
     if job["state"] != "PENDING":
-        return f"{name} runs, {stands}"
+        ignored = "; ignored, by order of an administrator" * (job["requeue"]["spared"] == "ignored")
+        return f"{name} runs, {stands}{ignored}"
     place, because = job["place"], lever["because"]
     if because == "held":
-        return f"{name} waits because it is held; nothing else counts before it is released"
+        return f"{name} waits because it is {_held(job)}"
     if lever["now"] == "held" and because == HOLD_REASON:
         return (
             f"{name} waits because it is {HOLD_REASON}; it is let go as soon as there is room in it; {stands}"
@@ -43,6 +53,9 @@ def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
         )
     if reason == "BeginTime":
         return f"{name} {_begins(job, zone)}; {stands}"
+    if lever["state"] == "left alone" and because not in (NO_CURE, NOT_ELIGIBLE):
+        why = "ignored, by order of an administrator" if because == "ignored" else because
+        stands = f"the daemon leaves it alone ({why}), without that {stands}"
     if because in (NO_CURE, NOT_ELIGIBLE):
         return f"{name} waits for what no better place can give: Slurm says {reason}; {stands}"
     if reason in _WAITS_FOR:
@@ -58,9 +71,48 @@ def answer(job: dict[str, Any], zone: ZoneInfo) -> str:
         return f"{name} is first in line and waits for free nodes: Slurm says {reason}; {stands}"
     n, gpus = place["startable"], spoken(place["gpus"], 0, place["weight"])
     before = f"{n} job{'s' * (n > 1)} ({gpus}) stand{'s' * (n == 1)} before it in its partitions"
-    stands += ", ignored by order" if because == "ignored" else ""
     hopeless = f", as {HARDLY_MET}" if job["class"] == "hopeless" else ""
     return f"{name} waits its turn: {before}; {stands}{hopeless}"
+
+
+def _out_of_scope(job: dict[str, Any]) -> str:
+    """Of a job that no cycle looks after."""
+    from tias_slurm.slurm.observer import STARTABLE, nodes_in_doubt
+
+    name, rules = job["job"], "; ".join(job["out_of_scope"])
+    if job["state"] != "PENDING":
+        if job["requeue"]["mode"] == "slurm":
+            return f"{name} runs, out of scope: {rules}. {_SHIELDED}"
+        return f"{name} runs, and the daemon leaves it alone: {rules}"
+    left = f"The daemon leaves {name} alone: {rules}"
+    if job["lever"]["because"] == "held":
+        return f"{left}. It waits because it is {_held(job)}"
+    reason = job["slurm_reason"] or "None"
+    if reason not in STARTABLE and not nodes_in_doubt(reason):
+        return f"{left}. It waits for what no better place can give: Slurm says {reason}"
+    return f"{left}. Slurm alone orders it{_order(job)}; Slurm says {reason}"
+
+
+def _order(job: dict[str, Any]) -> str:
+    """By what, and how many come before it."""
+    order = job["slurm_order"]
+    if order["ahead"] is None:
+        return ""
+    n = order["ahead"]
+    jobs = f"{n or 'no other'} waiting job{'s' * (n > 1)}"
+    come = "come" if n > 1 else "comes"
+    return f", by priority {order['priority']}: {jobs} that may use its partitions {come} before it"
+
+
+def _held(job: dict[str, Any]) -> str:
+    """Who may end it, and how."""
+    release, reason = f"scontrol release {job['job']}", job["slurm_reason"]
+    who = {
+        "JobHeldUser": f", and its owner may release it ({release})",
+        "JobHeldAdmin": f" by an administrator, who alone may release it ({release})",
+    }
+    said = who.get(reason) or f": Slurm says {reason}"
+    return f"held{said}; nothing else counts before that"
 
 
 def _begins(job: dict[str, Any], zone: ZoneInfo) -> str:

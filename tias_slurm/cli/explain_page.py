@@ -24,13 +24,35 @@ def page(job: dict[str, Any], zone: ZoneInfo) -> None:
     if "level" not in job:
         return
     out.print()
+    if job["out_of_scope"] or not job["weight"]:
+        out.print(grid([*_who(job, zone), *_out_of_scope(job), *_requeue(job, zone)]))
+        return
     rows = [*_ledger(job), *_who(job, zone), *_standing(job), *_claim(job, zone), *_shares(job)]
     out.print(grid([*rows, *_lever(job), *_place(job), *_requeue(job, zone)]))
     coming = _coming(job)
     if coming:
+        alone = job["state"] == "PENDING" and job["lever"]["state"] == "left alone"
         out.print()
-        out.print(Text("What would change it", style="bold"))
+        out.print(Text(f"What would change {'its level' if alone else 'it'}", style="bold"))
         out.print(grid(coming))
+
+
+def _out_of_scope(job: dict[str, Any]) -> Rows:
+    """Of a job that no cycle ranks for its own sake: its level does not count."""
+    rows = [("left alone", rule) for rule in job["out_of_scope"][:1]]
+    rows += [("", rule) for rule in job["out_of_scope"][1:]]
+    if job["claim"] is not None or job["claim_refused"] or job["claim_unaccepted"]:
+        rows.append(("deadline", "nobody looks at it: the job is out of scope"))
+    lever = job["lever"]
+    shielded = job["state"] != "PENDING" and job["requeue"]["mode"] == "slurm"
+    rows += _lever(job) if shielded else [("lever", f"{lever['field']} {_value(lever['now'])}, not ours")]
+    order = job["slurm_order"]
+    if order is None:
+        return rows
+    if order["ahead"] is not None:
+        words = f"priority {order['priority']}; {plural(order['ahead'], 'waiting job')} before it"
+        rows.append(("Slurm's order", f"{words} that may use its partitions and can start"))
+    return [*rows, ("Slurm says", job["slurm_reason"])]
 
 
 def _ledger(job: dict[str, Any]) -> Rows:
@@ -139,8 +161,13 @@ def _lever(job: dict[str, Any]) -> Rows:
         values += f", found {_value(lever['found'])}"
     if lever["set"] is not None and lever["set"] != lever["now"]:
         values += f", set {_value(lever['set'])}"
-    if lever["should_be"] is not None and lever["should_be"] != lever["now"]:
-        values += f", {'would' if lever['dry_run'] else 'should'} be {_value(lever['should_be'])}"
+    alone = lever["state"] == "left alone"
+    if (
+        lever["should_be"] is not None
+        and lever["should_be"] != lever["now"]
+        and lever["because"] != "it runs"
+    ):
+        values += f", {'would' if lever['dry_run'] or alone else 'should'} be {_value(lever['should_be'])}"
     state = lever["state"] + (f" ({lever['because']})" if lever["because"] else "")
     strict = "" if lever["strict"] else "; levels are not strict here"
     return [("lever", f"{values}: {state}{strict}")]
@@ -182,7 +209,7 @@ def _requeue(job: dict[str, Any], zone: ZoneInfo) -> Rows:
     if r["others_requeued_for_it"] is not None:
         words.append(f"others were requeued for it at {moment(r['others_requeued_for_it'], zone)}")
     rows = [("requeue", "; ".join(words))]
-    if (nobody := r["nobody_for_it"]) is not None:
+    if (nobody := r["nobody_for_it"]) is not None and not job["out_of_scope"]:
         rows.append(("others for it", _nobody(nobody, zone)))
     return rows
 

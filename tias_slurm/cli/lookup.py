@@ -8,7 +8,7 @@ import numpy as np
 
 from tias_slurm.errors import InputError
 from tias_slurm.jobs import ACTIVE_STATES, Bools, Ints
-from tias_slurm.slurm.live import RawTable
+from tias_slurm.slurm.live import PRIORITY_UNKNOWN, RawTable
 from tias_slurm.slurm.live_cluster import job_names
 from tias_slurm.slurm.observer import helped
 
@@ -65,6 +65,19 @@ def startable(raw: RawTable, rows: Ints) -> Bools:
     """Which of the jobs in `rows` wait for nothing but nodes and their turn, ours or not. Shape (n,)."""
     able = (helped(raw.reason[r]) and raw.priority[r] != 0 for r in rows.tolist())
     return np.fromiter(able, dtype=np.bool_, count=len(rows))
+
+
+def ahead(raw: RawTable, at: int) -> int | None:
+    """How many jobs come before the waiting job in row `at` by the priorities that Slurm shows, of those that
+    wait for nothing but nodes and their turn and may use its partitions; None: it shows none, or the job is
+    held."""
+    if raw.priority[at] in (0, PRIORITY_UNKNOWN):
+        return None
+    rows = np.flatnonzero(np.array(raw.state) == "PENDING")
+    higher = raw.priority[rows] > raw.priority[at]
+    higher |= (raw.priority[rows] == raw.priority[at]) & (raw.job_id[rows] < raw.job_id[at])
+    rows = rows[higher]
+    return int((peers(raw, rows, at) & startable(raw, rows)).sum())
 
 
 def peers(raw: RawTable, rows: Ints, at: int) -> Bools:

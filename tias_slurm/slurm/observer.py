@@ -14,6 +14,7 @@ from tias_slurm.jobs import PENDING, RUNNING, Bools, Ended, Floats, Ints, JobTab
 from tias_slurm.settings import Scope
 from tias_slurm.slurm.live import HELD_BY_ADMIN, NICE_UNKNOWN, PRIORITY_UNKNOWN, RawTable, Texts
 from tias_slurm.slurm.live_nodes import NO_NODES, of_nodes
+from tias_slurm.slurm.scope import kept_out
 
 # squeue(1) "JOB REASON CODES": a job that waits for one of these is helped by a better place; any other
 # reason (a limit, a dependency, a reservation, a partition that is down) is not cured by priority
@@ -252,7 +253,7 @@ def _which(texts: Texts, rows: Ints, holds: object) -> Bools:
 
 
 def in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
-    """What only_* names is in, what not_* names is out; out wins. A job in several partitions needs all."""
+    """Which jobs in `rows` no rule leaves out, see scope.kept_out. Shapes (n,)."""
     inside = np.ones(len(rows), dtype=np.bool_)
     for texts, only, out in (
         (raw.partition, scope.only_partitions, scope.not_partitions),
@@ -262,13 +263,11 @@ def in_scope(raw: RawTable, rows: Ints, scope: Scope) -> Bools:
     ):
         if not only and not out:
             continue
-        wanted, unwanted = frozenset(only), frozenset(out)
         known: dict[str, bool] = {}
         for i, r in enumerate(rows.tolist()):
             text = texts[r]
             if text not in known:
-                names = text.split(",")
-                known[text] = (not wanted or wanted.issuperset(names)) and unwanted.isdisjoint(names)
+                known[text] = not kept_out(text, only, out)[0]
             inside[i] &= known[text]
     return inside
 

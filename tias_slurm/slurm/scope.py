@@ -6,13 +6,14 @@ scope or not: a lever moves the jobs in scope among those that stay where they a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from tias_slurm.levers import PRIORITY_BASE, Lever
 from tias_slurm.settings import Scope
 
 _PARTS = ("partitions", "accounts", "users", "qos")
+_ONE = {"partitions": "partition", "accounts": "account", "users": "user", "qos": "QOS"}
 _MOST = 10  # names that are told
 
 
@@ -48,8 +49,40 @@ def names(some: Sequence[str]) -> str:
 
 def lets_in(scope: Scope, partition: str) -> bool:
     """Whether jobs of a partition, and of no other, may be in scope."""
-    only = scope.only_partitions
-    return partition not in scope.not_partitions and (not only or partition in only)
+    return not kept_out(partition, scope.only_partitions, scope.not_partitions)[0]
+
+
+def kept_out(text: str, only: Sequence[str], out: Sequence[str]) -> tuple[str, list[str]]:
+    """By which kind of list a job is out of scope whose field is `text`, a comma list: "not" or "only", and
+    the names in the field that are or are not in that list; "" and no names: by neither.
+
+    What only_* names is in, what not_* names is out; out wins. A job in several partitions needs all.
+    """
+    there = text.split(",")
+    if hit := [name for name in there if name in out]:
+        return "not", hit
+    if only and (hit := [name for name in there if name not in only]):
+        return "only", hit
+    return "", []
+
+
+def why_out(scope: Scope, fields: Mapping[str, str], shown: Mapping[str, str]) -> list[str]:
+    """The rules that leave a job out, in words; []: it is in scope. `fields`: its partitions, accounts, users
+    and qos as Slurm has them; `shown`: names in place of these."""
+    found = []
+    for part in _PARTS:
+        key, hit = kept_out(fields[part], getattr(scope, f"only_{part}"), getattr(scope, f"not_{part}"))
+        if not key:
+            continue
+        those = hit if shown[part] == fields[part] else shown[part].split(",")
+        what = (
+            f"{_ONE[part]}{'s' * (len(those) > 1)} {names(those)}"
+            if any(those)
+            else f"it has no {_ONE[part]}, which"
+        )
+        verb = "are" if len(those) > 1 else "is"
+        found.append(f"{what} {verb} {'not ' * (key == 'only')}in [scope] {key}_{part}")
+    return found
 
 
 def unknown(scope: Scope, partitions: Iterable[str]) -> list[str]:
