@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 
 import pytest
 from command import T0
+from command_desk import Desk
 from lived_week import T0 as LIVED
 from lived_week import live
 from raw_queue import NOW, queue, running
-from test_status import Desk
 
 from tias_slurm.anonymise import Names
 from tias_slurm.replay.claims import ClaimReport

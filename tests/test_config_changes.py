@@ -9,9 +9,9 @@ import json
 from pathlib import Path
 
 import pytest
+from daemon_desk import desk  # noqa: F401
 from raw_queue import waiting
 from test_config import EXAMPLE, app
-from test_daemon import desk  # noqa: F401
 from typer.testing import CliRunner
 
 from tias_slurm import config_changes

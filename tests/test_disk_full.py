@@ -5,9 +5,9 @@ import os
 import sqlite3
 
 import pytest
+from daemon_desk import REQUEUE, URGENT, VICTIM, desk, full  # noqa: F401
 from raw_queue import queue, waiting
 from small_disk import small_disk
-from test_daemon import REQUEUE, URGENT, VICTIM, desk, full  # noqa: F401
 from test_metrics_export import get
 
 from tias_slurm import hands, status

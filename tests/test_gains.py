@@ -5,9 +5,9 @@ import time
 
 import numpy as np
 import pytest
+from command_desk import desk  # noqa: F401
 from raw_queue import NOW, nodes, queue, running
 from test_live_nodes import EIGHT, asked
-from test_status import desk  # noqa: F401
 
 from tias_slurm.ledger import gains
 from tias_slurm.ledger.store import Entry, SqliteStore

@@ -6,8 +6,8 @@ import sqlite3
 import time
 
 import pytest
+from daemon_desk import desk  # noqa: F401
 from raw_queue import NOW, Scripted, queue, running
-from test_daemon import desk  # noqa: F401
 from test_leadership import pair, turn  # noqa: F401
 from typer.testing import CliRunner
 

@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 
 import pytest
+from daemon_desk import desk  # noqa: F401
 from prometheus_client.parser import text_string_to_metric_families as parse
 from raw_queue import queue, waiting
-from test_daemon import desk  # noqa: F401
 
 from tias_slurm.config import ConfigError, load_config
 from tias_slurm.errors import InputError

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import old_ledgers
 import pytest
+from daemon_desk import desk  # noqa: F401
 from old_ledgers import AUDIT, COLUMNS, JOBS, LEARNED, make, read, schema, settings
 from raw_queue import Scripted, queue, waiting
 from small_disk import small_disk
-from test_daemon import desk  # noqa: F401
 
 from tias_slurm.errors import InputError, LedgerError
 from tias_slurm.ledger import table as ledger_table

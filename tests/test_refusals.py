@@ -1,10 +1,10 @@
 """What is not taken of comments counts once for each comment, whatever starts and reloads there are."""
 
 import pytest
+from daemon_desk import desk  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_queue import NOW, queue, running
-from test_daemon import desk  # noqa: F401
 from test_reload import hup
 
 from tias_slurm.ledger import refusals, tally

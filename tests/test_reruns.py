@@ -7,11 +7,11 @@ import time
 
 import numpy as np
 import pytest
+from command_desk import desk  # noqa: F401
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_queue import FACTS, NOW, queue, running
 from test_past_runs import T, record, text
-from test_status import desk  # noqa: F401
 
 from tias_slurm.doings import doings
 from tias_slurm.ledger import reruns, tally

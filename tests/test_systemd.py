@@ -11,9 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from daemon_desk import desk, handlers, run_until  # noqa: F401
 from raw_queue import Scripted, waiting
 from supervisor import Socket
-from test_daemon import desk, handlers, run_until  # noqa: F401
 
 from tias_slurm.observe.systemd import Notifier, Pulse, Watchdog
 from tias_slurm.service import daemon as module

@@ -1,10 +1,10 @@
 """The count of cycles that the ledger keeps by the hour."""
 
 import pytest
+from command_desk import Desk
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_queue import NOW, queue, waiting
-from test_status import Desk
 
 from tias_slurm.ledger import tally
 from tias_slurm.ledger.store import SqliteStore

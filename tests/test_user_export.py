@@ -1,5 +1,6 @@
 """The files for users: whose they are, what is said where they cannot be left."""
 
+import json
 import os
 import pwd
 import shutil
@@ -7,8 +8,10 @@ import stat
 import tempfile
 from pathlib import Path
 
+import command_desk
 import numpy as np
 import pytest
+from raw_queue import NOW, queue
 
 from tias_slurm import user_export
 from tias_slurm.errors import InputError
@@ -16,6 +19,8 @@ from tias_slurm.ledger.book import COLUMNS
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.service.leadership import LeaseFile, timing
 from tias_slurm.service.state_lock import take_lock
+
+desk = command_desk.desk
 
 NOBODY = pwd.getpwnam("nobody")
 ME = pwd.getpwuid(os.getuid())
@@ -162,3 +167,56 @@ def test_the_lease_that_root_takes_is_the_daemons(room):
     lease = LeaseFile(str(shared / "lease"), timing(60.0, 30.0), enforce=True)
     assert lease.take(None)
     assert set(owners(shared).values()) == {NOBODY.pw_uid}
+
+
+def test_explain_without_the_ledger_by_what_was_left_for_the_user(desk, tmp_path):
+    """A user sees the first submit that only the ledger knows, and nothing of other users' jobs."""
+    text = desk.path.read_text()
+    desk.path.write_text(text.replace("[daemon]", f'[daemon]\nuser_export = "{tmp_path / "users"}"'))
+    early, late = (
+        {"user": ME.pw_name, "submit": NOW - 9000, "eligible": NOW - 9000},
+        {"user": ME.pw_name, "restarts": 1},
+    )
+    others = {"user": "no-such-user"}
+    desk.show(queue(early, others), queue({**early, **late}, others))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.cycle()
+    daemon.close()
+    left = tmp_path / "users" / str(os.getuid())
+    assert [p.name for p in (tmp_path / "users").iterdir()] == [str(os.getuid())]
+    assert stat.S_IMODE(left.stat().st_mode) == 0o700
+    assert stat.S_IMODE((left / "jobs.json").stat().st_mode) == 0o600
+    assert stat.S_IMODE(left.parent.stat().st_mode) == 0o711
+    assert [row[0] for row in json.loads((left / "jobs.json").read_text())["jobs"]] == [100]
+    desk.path.write_text(desk.path.read_text().replace(str(desk.state), str(tmp_path / "unseen")))
+    told = desk.json("explain", "100")
+    assert told["first_submit"] == NOW - 9000
+    assert told["lever"]["set"] < 0
+
+
+def test_a_user_whose_jobs_are_gone_has_an_empty_file(tmp_path):
+    where = str(tmp_path / "users")
+    table = np.full((2, len(COLUMNS)), np.nan)
+    user_export.export(where, (ME.pw_name,), np.array([0, 0]), np.array([7, 8]), table)
+    assert user_export.UserStore(where).load()[0].tolist() == [7, 8]
+    assert np.isnan(user_export.UserStore(where).load()[1]).all()
+    user_export.export(where, (), np.array([], dtype=int), np.array([], dtype=int), table[:0])
+    assert user_export.UserStore(where).load()[0].tolist() == []
+    assert user_export.UserStore(str(tmp_path / "none")).load()[0].tolist() == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"version": 1, "columns": [], "jobs": []}', "{}", '{"version": 9}']
+)
+def test_a_users_file_that_is_none(tmp_path, text):
+    (tmp_path / str(os.getuid())).mkdir()
+    (tmp_path / str(os.getuid()) / "jobs.json").write_text(text)
+    with pytest.raises(InputError, match="cannot be used"):
+        user_export.UserStore(str(tmp_path))
+
+
+def test_an_export_that_cannot_be_made(tmp_path):
+    (tmp_path / "users").write_text("a file")
+    with pytest.raises(InputError, match="user_export"):
+        user_export.export(str(tmp_path / "users"), (), np.array([]), np.array([]), np.empty((0, 1)))
