@@ -8,7 +8,7 @@ import time
 import pytest
 from daemon_desk import desk  # noqa: F401
 from raw_queue import NOW, Scripted, queue, running
-from test_leadership import pair, turn  # noqa: F401
+from two_daemons import pair, turn  # noqa: F401
 from typer.testing import CliRunner
 
 from tias_slurm.cli.app import app
