@@ -9,27 +9,35 @@ another holds; a lease that goes away while another daemon waits for it.
 
 import json
 import os
+import tempfile
 import time
 from pathlib import Path
 
+import daemon_desk
 import pytest
+import two_daemons
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from raw_queue import waiting
-from test_daemon import desk  # noqa: F401
-from test_leadership import pair, turn  # noqa: F401
 from test_reload import hup, left, rewrite, sprio  # noqa: F401
+from two_daemons import Pair, turn
 
 from tias_slurm import hands, status
 from tias_slurm.errors import InputError
 from tias_slurm.ledger import schema
 from tias_slurm.ledger.book import FOUND, SET
-from tias_slurm.ledger.store import SqliteStore, gone_to
+from tias_slurm.ledger.store import LedgerError, SqliteStore, gone_to
 from tias_slurm.service import start, state_move
+from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.leadership import peek
 from tias_slurm.service.state_lock import take
 
+desk = daemon_desk.desk
+pair = two_daemons.pair
+
 
 @pytest.fixture
-def place(desk):  # noqa: F811
+def place(desk):
     """A daemon that has set values, and a way to have its directory changed."""
 
     class Place:
@@ -373,7 +381,7 @@ def test_systemd_hears_that_a_copy_goes_on(place, monkeypatch):
 
 
 @pytest.fixture
-def two(pair):  # noqa: F811
+def two(pair):
     class Two:
         refused = staticmethod(
             lambda: [e["message"] for e in pair.log.entries if e["event"].startswith("reload refused")]
@@ -459,6 +467,9 @@ def test_another_holds_the_new_lease(two):
     two.pair.open.append(b)
     b.open()
     assert turn(b) == ["ok"]
+    # until it is reloaded the first one keeps nothing more, and so sends nothing
+    with pytest.raises(LedgerError, match="another tias-slurm leads by now"):
+        two.a.cycle()
     assert two.path(two.a) == "standby"
     assert two.refused() == []
     assert turn(b, two.a) == ["ok", "standby"]
@@ -552,3 +563,73 @@ def test_the_directory_of_a_pair(two):
     assert turn(b) == ["ok"]
     assert (b.store.path, len(two.pair.slurm.sent)) == (f"{new}/ledger.sqlite", 3)
     assert b.store.load()[1][:, FOUND].tolist() == [7.0] * 3
+
+
+# ---- any order of it
+
+
+STEP = st.one_of(
+    st.tuples(st.just("reload"), st.sampled_from("ab"), st.sampled_from("xyz"), st.sampled_from("123-")),
+    st.tuples(st.just("reload"), st.sampled_from("ab"), st.just("x"), st.sampled_from("12")),
+    st.tuples(st.just("charge"), st.sampled_from(["ctl1", "ctl2", ""])),
+    st.tuples(st.just("turn"), st.sampled_from(["ab", "ba", "a", "b"])),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(STEP, min_size=3, max_size=14))
+def test_never_two_that_lead_and_never_a_value_lost(steps):
+    """Whoever is reloaded in whatever order, leads by whatever: one writes at most, and knows all."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as directory:
+        patch.setattr(Keeper, "start", lambda _: None)  # no look but ours
+        bed = Pair(Path(directory), patch)
+        daemons = {"a": bed.daemon("ctl1"), "b": bed.daemon("ctl2")}
+        text = Path(daemons["a"]._path).read_text()
+
+        def leaders():
+            return [n for n, d in daemons.items() if d._keeper is None or d._keeper.leads]
+
+        def reload(name, state, lease):
+            daemon = daemons[name]
+            host = Path(daemon._path).stem
+            for module in ("leadership", "start"):
+                patch.setattr(f"tias_slurm.service.{module}.this_host", lambda: host)
+            new = text.replace(str(bed.path / "state"), str(bed.path / (state if state != "x" else "state")))
+            path = "" if lease == "-" else str(bed.path / (lease if lease != "1" else "lease"))
+            Path(daemon._path).write_text(new.replace(str(bed.path / "lease"), path))
+            daemon._on_reload()
+            daemon.cycle()
+
+        try:
+            turn(daemons["a"], daemons["b"])
+            for kind, *more in steps:
+                if kind == "reload":
+                    reload(*more)
+                elif kind == "charge":
+                    [bed.in_charge] = more
+                else:
+                    for name in more[0]:
+                        if daemons[name]._keeper is not None:
+                            daemons[name]._keeper.look()
+                        daemons[name].cycle()
+                assert len(leaders()) <= 1, (kind, more)
+                assert len(bed.slurm.sent) == 3
+            # however it stands: one is reloaded after the other until both are at one place, and one leads
+            bed.in_charge = ""
+            order = leaders() + [n for n in "ab" if n not in leaders()]
+            state, lease = daemons[order[0]].config.daemon.state_dir, "lease"
+            state = Path(state).name.replace("state", "x")
+            for _ in range(2):
+                for name in order:
+                    reload(name, state, "1")
+                    daemons[name]._keeper.look()
+                    daemons[name].cycle()
+            assert len(leaders()) == 1, lease
+            assert {d.config.daemon.lease_path for d in daemons.values()} == {str(bed.path / "lease")}
+            [name] = leaders()
+            daemons[name].cycle()
+            assert daemons[name].store.load()[1][:, FOUND].tolist() == [7.0] * 3
+            assert not [e for e in bed.log.entries if e.get("overridden")]
+            assert not [e for e in bed.log.entries if "internal error" in str(e.get("message"))]
+        finally:
+            bed.close()

@@ -182,3 +182,69 @@ def test_slurms_preemption_is_watched_and_left(site: Site, slurm_preempts: ExitS
     assert all(run("squeue", "-h", "-j", str(job), "-o", "%T").strip() == "RUNNING" for job in runs)
     assert priority(late) >= PRIORITY_BASE
     assert daemon.end() == 0
+
+
+@pytest.fixture
+def read_only(site: Site) -> Iterator[Path]:
+    """A directory that nobody can write to, as systemd's ProtectSystem= leaves most of them."""
+    place = site.home / "read-only"
+    place.mkdir()
+    run("mount", "-t", "tmpfs", "-o", "ro", "none", str(place))
+    yield place
+    run("umount", str(place))
+
+
+@pytest.mark.core
+def test_state_directory_and_lease(site: Site, read_only: Path) -> None:
+    site.block()
+    job, left = site.submit(f"--comment={URGENT}", "--nice=7"), site.submit(f"--comment={URGENT}")
+    old, new = site.state, site.home / "deep" / "state"
+    site.settings(daemon={"mode": "enforce"})
+    daemon = Daemon(site)
+    daemon.cycles(1)
+    site.tias("ignore", str(left))
+    wait_for(lambda: nice(job) < 0)
+    value, was = nice(job), nice(left)
+    # nowhere to write to
+    site.settings(daemon={"state_dir": str(read_only / "state")})
+    line = daemon.reload("reload refused")
+    assert "Read-only file system" in line["message"]
+    assert "ReadWritePaths=" in line["message"]
+    # somebody else's ledger
+    site.settings(daemon={"state_dir": str(site.home / "second")})
+    (site.home / "second").mkdir(mode=0o750)
+    (site.home / "second" / "ledger.sqlite").write_bytes((old / "ledger.sqlite").read_bytes())
+    assert "a ledger lies there already" in daemon.reload("reload refused")["message"]
+    daemon.cycles(1)
+    site.settings(daemon={"state_dir": str(new)})
+    daemon.reload()
+    later = site.submit(f"--comment={URGENT}")
+    wait_for(lambda: nice(later) < 0)
+    assert (nice(job), nice(left)) == (value, was)
+    assert not any(line.get("overridden") for line in daemon.said("cycle"))
+    told = site.tias("status", "--json").json["daemon"]
+    assert (told["running"], told["ignored"]) == (True, [str(left)])
+    # a lease, another one, and none
+    first, second = site.home / "lease", site.home / "lease2"
+    for path in (first, second):
+        site.settings(daemon={"lease_path": str(path), "rpc_timeout_s": 2})
+        daemon.reload()
+        daemon.cycles(2)
+        assert site.tias("status", "--json").json["daemon"]["leadership"]["leads"]
+    assert f'"moved": "{second}"' in first.read_text()
+    site.settings(daemon={"lease_path": ""})
+    daemon.reload()
+    last = site.submit(f"--comment={URGENT}")
+    wait_for(lambda: nice(last) < 0)
+    assert not daemon.said("cycle failed")
+    assert not any(line.get("overridden") for line in daemon.said("cycle"))
+    assert daemon.end() == 0
+    # nobody goes on with what is of the past
+    site.settings(daemon={"state_dir": str(old)})
+    for argv in (("once",), ("restore",)):
+        done = site.tias(*argv, status=None)
+        assert (done.status != 0, f'state_dir = "{new}"' in done.err) == (True, True)
+    assert nice(job) == value
+    site.settings(daemon={"state_dir": str(new)})
+    site.tias("restore")
+    assert (nice(job), nice(later), nice(last)) == (7, 0, 0)

@@ -188,7 +188,9 @@ class LeaseFile:
         with _locked(self.path):
             lease = self.look()
             if lease.moved:
-                if same(end_of(self.path), to or ALONE):
+                where, host = end_of(self.path)
+                there = peek(to) if where == ALONE and to else None
+                if same(where, to or ALONE) or (there is not None and there.host == host):
                     return
                 raise InputError(went(self.path, lease))
             ours = self.term and lease.holder == self.me and lease.term == self.term
@@ -209,8 +211,10 @@ class LeaseFile:
             former = self.look()
             if former.holder:
                 return former
-            if former.moved and not self.free and not (old and same(end_of(self.path), old)):
-                raise InputError(went(self.path, former))
+            if former.moved:
+                where, host = end_of(self.path)
+                if not (same(where, old) if old and where != ALONE else where == ALONE and host == self.host):
+                    raise InputError(went(self.path, former))
             known = former
             if not former.sent or former.ledger == before.ledger:
                 known = replace(former, ledger=before.ledger, sent=max(before.sent, former.sent))
@@ -285,16 +289,17 @@ def went(path: str, lease: Lease) -> str:
     )
 
 
-def end_of(path: str) -> str:
-    """The lease that decides, or ALONE, for who has this one."""
+def end_of(path: str) -> tuple[str, str]:
+    """The lease that decides for who has this one, or ALONE; and the host that it was left by."""
+    host = ""
     for _ in range(_MOST_MOVES):
         lease = peek(path)
         if lease is None or not lease.moved:
             break
-        path = lease.moved
+        path, host = lease.moved, lease.host
         if path == ALONE:
             break
-    return path
+    return path, host
 
 
 def same(one: str, other: str) -> bool:
