@@ -296,3 +296,21 @@ def test_the_next_leader_does_not_tell_again_and_who_lost_the_lead_tells_nothing
     assert first._may_tell() == "this daemon no longer leads"
     second._messenger._courier.stop(10.0)
     assert told_by == [100, 101]
+
+
+def test_a_dry_run_after_an_earnest_one_tells_once_over_starts(post):
+    """Each start looks into the real ledger; that is no change of it, and the dry run's own stays."""
+    post.cycle(post.daemon(queue(BAD)))
+    post.desk.close()
+    said = []
+    for _ in range(3):
+        post.cycle(post.daemon(queue(BAD), mode="dry-run"))
+        said.append(len(post.desk.said("would notify")))
+        post.desk.close()
+    assert said == [0, 0, 0]  # it was told in earnest
+    assert post.kept("ledger-dry-run.sqlite") == [(100, "refused", 1, "sent")]
+    for _ in range(3):
+        post.cycle(post.daemon(queue(BAD, BAD), mode="dry-run"))
+        said.append(len(post.desk.said("would notify")))
+        post.desk.close()
+    assert said[3:] == [1, 0, 0]

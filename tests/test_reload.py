@@ -746,7 +746,7 @@ def test_a_ledger_of_a_crash_is_newer_than_its_file(desk):  # noqa: F811
     real = ledger_path(daemon.config, "enforce")
     SqliteStore(real).close()
     os.utime(real, (1, 1))
-    Path(f"{real}-wal").touch()
+    Path(f"{real}-wal").write_bytes(b"what is not in the file yet")
     assert start._changed(real) > start._changed(ledger_path(daemon.config))
 
 

@@ -122,8 +122,11 @@ def seed(config: Config) -> None:
 
 
 def _changed(path: str) -> float:
-    """When a ledger was changed last; of one that was left by a crash that may be in its log alone."""
-    return max(os.path.getmtime(p) for p in (path, f"{path}-wal") if os.path.exists(p))
+    """When a ledger was changed last; of one that was left by a crash that may be in its log alone. An empty
+    log is what somebody leaves who has only read."""
+    log = f"{path}-wal"
+    full = os.path.exists(log) and os.path.getsize(log) > 0
+    return max(os.path.getmtime(p) for p in (path, log) if p == path or full)
 
 
 def keeper(
