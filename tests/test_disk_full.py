@@ -6,9 +6,9 @@ import sqlite3
 
 import pytest
 from daemon_desk import REQUEUE, URGENT, VICTIM, desk, full  # noqa: F401
+from metrics_reader import get
 from raw_queue import queue, waiting
 from small_disk import small_disk
-from test_metrics_export import get
 
 from tias_slurm import hands, status
 from tias_slurm.errors import InputError
