@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -58,3 +59,33 @@ def read(tmp_path: Path, *contents: str | bytes, **options: object) -> Workload:
 def conserved(work: Workload) -> bool:
     """Whether every row is accounted for."""
     return work.rows == len(work.jobs) + work.refused.total + work.left_out.total()
+
+
+def at(clock: str, day: str = "2025-03-01") -> float:
+    """Epoch seconds of a time in Berlin's winter."""
+    return datetime.fromisoformat(f"{day}T{clock}:00+01:00").astimezone(UTC).timestamp()
+
+
+def run(
+    submit: str, start: str, end: str, state: str = "COMPLETED", day: str = "2025-03-01", **more: object
+) -> dict[str, str]:
+    """A record of one run, times as HH:MM of one day."""
+
+    def stamp(t: str) -> str:
+        return f"{day}T{t}:00" if t[:1].isdigit() else t
+
+    seconds = at(end) - at(start) if end[0].isdigit() and start[0].isdigit() else more.pop("ElapsedRaw", 0)
+    return record(
+        Submit=stamp(submit),
+        Start=stamp(start),
+        End=stamp(end),
+        State=state,
+        **{"ElapsedRaw": int(seconds)} | more,
+    )
+
+
+SONAR = (
+    "JobID,JobIDRaw,User,Account,State,Start,End,AveCPU,AveDiskRead,AveDiskWrite,AveRSS,AveVMSize,ElapsedRaw,ExitCode,"
+    "Layout,MaxRSS,MaxVMSize,MinCPU,ReqCPUS,ReqMem,ReqNodes,Reservation,Submit,Suspended,SystemCPU,TimelimitRaw,"
+    "UserCPU,NodeList,Partition,AllocTRES,Priority,JobName"
+)

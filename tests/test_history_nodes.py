@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from sacct_rows import COLUMNS, read, record, text
-from test_history import at, run
+from sacct_rows import COLUMNS, at, read, record, run, text
 
 from tias_slurm.replay.metrics import measure, recorded_outcome
 from tias_slurm.replay.requests import requests

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_history import SONAR
+from sacct_rows import SONAR
 
 from tias_slurm.cli.dry_run import Reading, _nodes, _read
 from tias_slurm.config import load_config
