@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from test_tias import NOW, PRIOR, TEN, anyone, claim, rank
+from tias_jobs import NOW, PRIOR, TEN, anyone, claim, rank
 from worlds import DAY, HOUR, rank_input
 
 from tias_slurm.policy.tias import PRESETS, Tias, preset

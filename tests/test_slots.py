@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_tias import NOW, PRIOR, TEN, claim, rank
+from tias_jobs import NOW, PRIOR, TEN, claim, rank
 from worlds import DAY, HOUR, rank_input
 
 from tias_slurm.ledger.book import Ledger

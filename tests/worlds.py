@@ -17,6 +17,7 @@ from tias_slurm.replay.workload import Refusals, Workload
 
 HOUR = 3600.0
 DAY = 24 * HOUR
+NODE = (8, 64, 1000)  # GPUs, CPUs, MB
 NO_JOBS_ENDED = Ended(*(np.empty(0, dtype=t) for t in (np.int64, float, float, float, bool, np.int64)))
 
 
