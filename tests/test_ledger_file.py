@@ -29,7 +29,7 @@ def test_a_ledger_that_breaks_under_us(path):
     raw = bytearray(Path(path).read_bytes())
     raw[4096:] = b"\xa5" * (len(raw) - 4096)
     Path(path).write_bytes(raw)
-    with pytest.raises(InputError, match="cannot be used as a ledger: .*malformed"):
+    with pytest.raises(InputError, match=r"cannot be used as a ledger: .*malformed"):
         SqliteStore(path).load()
 
 
