@@ -63,7 +63,8 @@ def locked(directory, host=""):
 
 
 def names(directory):
-    return sorted(p.name for p in directory.iterdir() if not p.name.endswith(("-wal", "-shm")))
+    """Without what comes and goes."""
+    return sorted(p.name for p in directory.iterdir() if not p.name.endswith(("-wal", "-shm", "in-use.json")))
 
 
 def test_the_ledger_and_the_marks_go_along(place):
@@ -576,7 +577,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.lists(STEP, min_size=3, max_size=14))
 def test_never_two_that_lead_and_never_a_value_lost(steps):
     """Whoever is reloaded in whatever order, leads by whatever: one writes at most, and knows all."""
@@ -602,6 +603,7 @@ def test_never_two_that_lead_and_never_a_value_lost(steps):
 
         try:
             turn(daemons["a"], daemons["b"])
+            bed.in_charge = ""  # who leads is left to the lease alone
             for kind, *more in steps:
                 if kind == "reload":
                     reload(*more)
