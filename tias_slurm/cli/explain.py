@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
+from tias_slurm.cli.in_use import load_in_use
 
 if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
@@ -41,11 +42,10 @@ def explain(
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.look import look
     from tias_slurm.cli.lookup import find
-    from tias_slurm.config import load_config
     from tias_slurm.jobs import ACTIVE_STATES
 
     name = hands.job_name(job)
-    settings = load_config(config)
+    settings = load_in_use(config)
     seen = look(settings, pins=True)
     at, why_not = find(seen.raw, name)
     if at is None or seen.raw.state[at] not in ACTIVE_STATES:

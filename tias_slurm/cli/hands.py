@@ -11,6 +11,7 @@ import typer
 
 from tias_slurm.cli.config_commands import JsonOption, PathOption
 from tias_slurm.cli.explain import JobArgument
+from tias_slurm.cli.in_use import load_in_use
 
 if TYPE_CHECKING:
     from tias_slurm.config import Config
@@ -52,9 +53,8 @@ def ignore(
     Example: tias-slurm ignore 4711
     """
     from tias_slurm import hands
-    from tias_slurm.config import load_config
 
-    name, settings = hands.job_name(job), load_config(config)
+    name, settings = hands.job_name(job), load_in_use(config)
     state_dir = settings.daemon.state_dir
     hands.ignore(state_dir, name, _who(), reason)
     names = list(hands.ignored(state_dir))
@@ -69,9 +69,8 @@ def unignore(job: JobArgument, config: PathOption = None, as_json: JsonOption = 
     Example: tias-slurm unignore 4711
     """
     from tias_slurm import hands
-    from tias_slurm.config import load_config
 
-    name, settings = hands.job_name(job), load_config(config)
+    name, settings = hands.job_name(job), load_in_use(config)
     state_dir = settings.daemon.state_dir
     was = hands.unignore(state_dir, name)
     names = list(hands.ignored(state_dir))
@@ -83,9 +82,7 @@ def unignore(job: JobArgument, config: PathOption = None, as_json: JsonOption = 
 
 
 def _state_dir(config: str | None) -> str:
-    from tias_slurm.config import load_config
-
-    return load_config(config).daemon.state_dir
+    return load_in_use(config).daemon.state_dir
 
 
 def _who() -> str:

@@ -11,6 +11,7 @@ import typer
 
 from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
 from tias_slurm.cli.explain import JobArgument
+from tias_slurm.cli.in_use import load_in_use
 
 if TYPE_CHECKING:
     from zoneinfo import ZoneInfo
@@ -36,10 +37,9 @@ def history(
     from tias_slurm.anonymise import Names
     from tias_slurm.cli.explain import NO_SUCH_JOB
     from tias_slurm.cli.messages import told
-    from tias_slurm.config import load_config
 
     name = hands.job_name(job)
-    settings = load_config(config)
+    settings = load_in_use(config)
     number = int(name) if name.isdecimal() else _number(settings, name)
     known = recall(settings, number)
     messages = told(settings, number, words=not anonymise)

@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tias_slurm import hands, logs
 from tias_slurm.cli.config_commands import JsonOption, PathOption
+from tias_slurm.cli.in_use import load_in_use
 from tias_slurm.cli.look import Look, adapter_of, look, need_ledger
 from tias_slurm.config import Config, load_config
 from tias_slurm.errors import InputError, printable
@@ -164,7 +165,7 @@ def restore(config: PathOption = None, as_json: JsonOption = False) -> None:
 
     Example: tias-slurm restore
     """
-    settings = load_config(config, {"daemon.mode": "enforce"})
+    settings = load_in_use(config, {"daemon.mode": "enforce"})
     path = ledger_path(settings)
     if not hands.is_there(path):
         raise InputError(f"{path}: no ledger, so nothing of ours to restore; check [daemon] state_dir")

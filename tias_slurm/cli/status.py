@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tias_slurm.cli.config_commands import AnonymiseOption, JsonOption, PathOption
+from tias_slurm.cli.in_use import load_in_use
 
 if TYPE_CHECKING:
     from tias_slurm.anonymise import Names
@@ -36,9 +37,8 @@ def status(
     Example: tias-slurm status --watch
     """
     from tias_slurm.anonymise import Names
-    from tias_slurm.config import load_config
 
-    settings = load_config(config)
+    settings = load_in_use(config)
     names = Names() if anonymise else None
     document = gather(settings, names)
     if as_json and watch:

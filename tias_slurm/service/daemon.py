@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from tias_slurm import hands, logs
+from tias_slurm import hands, in_use, logs
 from tias_slurm.config import Config, load_config
 from tias_slurm.controller import Controller
 from tias_slurm.cycle import Cycle, refused_claims, tell
@@ -77,9 +77,14 @@ class Daemon(Process):
         else:
             self._take_over()
         self.show.open(self.config, self.adapter.name, self.facts, self._keeper)
-        self._tell_notes()
+        self._settled()
 
-    def _tell_notes(self) -> None:
+    def _settled(self) -> None:
+        """These settings are in use: leave them for commands, and tell what is to be known of them."""
+        try:
+            in_use.leave(self._path, self.config)
+        except InputError as error:
+            self._log.warning("settings in use are not left", message=str(error))
         for note in self.config.notes:
             self._log.warning("settings", message=note)
         if root := start.root_needless(self.config, self.facts):
@@ -359,4 +364,4 @@ class Daemon(Process):
         self.show.open(new.config, self.adapter.name, self.facts, self._keeper)
         self.show.withdraw(old.config, new.config, users=new.store is not None)
         self._schedule.change(new.config)
-        self._tell_notes()
+        self._settled()

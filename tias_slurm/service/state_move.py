@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-from tias_slurm import hands, status
+from tias_slurm import hands, in_use, status
 from tias_slurm.errors import InputError, printable
 from tias_slurm.ledger.schema import moved
 from tias_slurm.ledger.store import SqliteStore, gone_to
@@ -86,7 +86,7 @@ class StateMove:
         """Tidy up, after the new one is in use. `host`: of the old status file. Never raises."""
         if self._opened is not None:
             _quiet(self._opened.close)
-        _unlink(self._note, status.path(self.old, host))
+        _unlink(self._note, status.path(self.old, host), in_use.path(self.old, host))
         try:
             hands.take_along(self.old, self.new)  # what was ordered this moment
             hands.drop(self.old)
