@@ -201,6 +201,50 @@ def test_the_daemon_follows_the_controller(pair: Pair) -> None:
     assert [nice(job) for job in (*jobs, more, last)] == [7, 7, 7, 9, 0]
 
 
+def reload(daemon: Running) -> dict[str, Any]:
+    """SIGHUP; the log's line that answers it."""
+    known = len(daemon.said("reload"))
+    daemon.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: len(daemon.said("reload")) > known, 60)
+    return daemon.said("reload")[known]
+
+
+@pytest.mark.core
+def test_lease_and_directory_of_both_move_by_reload(pair: Pair) -> None:
+    site = pair.site
+    blocker = site.block()
+    job = site.submit(f"--comment={URGENT}", "--nice=7")
+    one, two = (pair.start(host) for host in HOSTS)
+    wait_for(lambda: pair.leads("ctl1") and nice(job) < 0 and pair.left("ctl2") != {})
+    value, lease, state = nice(job), site.home / "lease2", site.home / "state2"
+    pair.settings(lease_path=str(lease), state_dir=str(state))
+    assert "reload the one that leads first" in reload(two)["message"]
+    assert not state.exists()
+    assert reload(one)["event"] == "reloaded"
+    # the other one does not take what was left
+    old, site.state = site.state, state
+    wait_for(
+        lambda: (
+            "went from this lease" in json.loads((old / "status.ctl2.json").read_text())["leadership"]["why"]
+        )
+    )
+    wait_for(lambda: pair.leads("ctl1"))
+    assert reload(two)["event"] == "reloaded"
+    wait_for(lambda: pair.left("ctl2") != {} and not pair.leads("ctl2"))
+    saved(blocker)
+    os.kill(controller("ctl1"), signal.SIGKILL)
+    one.end()
+    wait_for(lambda: in_charge() == [False, True] and nodes_answer())
+    more = site.submit(f"--comment={URGENT}", "--nice=9")
+    wait_for(lambda: nice(more) < 0 and pair.leads("ctl2"))
+    assert nice(job) == value
+    assert pair.sent() == {job: 1, more: 1}
+    assert [site.known(number, "found") for number in (job, more)] == [7, 9]
+    for daemon in (one, two):
+        assert not any(line.get("overridden") for line in daemon.said("cycle"))
+        assert not daemon.said("cycle failed")
+
+
 def test_a_daemon_that_dies_alone_comes_back_within_three_intervals(pair: Pair) -> None:
     site = pair.site
     site.block()

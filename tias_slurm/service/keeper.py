@@ -175,12 +175,10 @@ class Keeper:
             if not self.lease.held and self.lease.term:
                 self._let_go()
             return
-        if charge is False:
-            self.lease.look()
-            self.why = "the controller of this host is not in charge"
-            return
         if self.lease.look().moved and not self.lease.free:
             self.why = went(self.lease.path, self.lease.seen)
+        elif charge is False:
+            self.why = "the controller of this host is not in charge"
         elif not (self.lease.free and self.lease.take(self._knowledge())):
             self.why = f"{self.leader} leads" if self.leader else "nobody leads yet"
 
