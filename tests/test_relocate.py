@@ -9,6 +9,7 @@ another holds; a lease that goes away while another daemon waits for it.
 
 import json
 import os
+import sqlite3
 import tempfile
 import time
 from pathlib import Path
@@ -106,6 +107,35 @@ def test_nobody_starts_on_the_old_directory(place, mode):
     place.desk.state = place.new
     place.desk.write()
     assert place.desk.daemon(waiting(3, nice=5)).cycle().overridden == 0
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_back_to_a_ledger_whose_log_a_crash_left(place, monkeypatch, fails):
+    """It would be taken for the log of the new one."""
+    place.go(place.new)
+    past = place.old / "ledger.sqlite"
+    db = sqlite3.connect(past)
+    db.execute("UPDATE job SET found = 77")
+    db.commit()
+    kept = {more: Path(f"{past}{more}").read_bytes() for more in ("", "-wal")}
+    db.close()
+    for more, data in kept.items():
+        Path(f"{past}{more}").write_bytes(data)
+    assert kept["-wal"]
+    if fails:
+        monkeypatch.setattr(place.daemon, "may_ask", lambda: "the daemon ends")
+        place.desk.state = place.old
+        place.desk.write()
+        place.daemon._on_reload()
+        place.daemon._apply_reload()
+        assert len(place.refused()) == 1
+        assert {more: Path(f"{past}{more}").read_bytes() for more in kept} == kept
+        return
+    place.go(place.old)
+    assert place.refused() == []
+    assert place.daemon.store.load()[1][:, FOUND].tolist() == [5.0] * 3
+    assert place.daemon.store._rows("PRAGMA integrity_check") == [("ok",)]
+    assert Path(f"{past}.moved-wal").read_bytes() == kept["-wal"]
 
 
 @pytest.mark.parametrize("went", ["", "/elsewhere"])
@@ -212,8 +242,6 @@ def read_only(place):
 
 
 def full_disk(place):
-    import sqlite3
-
     copied = []
 
     def copy(db, path, tell=None):
@@ -232,8 +260,6 @@ def marks_fail(place):
 
 
 def commit_fails(place):
-    import sqlite3
-
     place.reader = sqlite3.connect(place.old / "ledger.sqlite", isolation_level=None)
     place.reader.execute("BEGIN IMMEDIATE")
     place.daemon.store._db.execute("PRAGMA busy_timeout=50")

@@ -105,11 +105,15 @@ class StateMove:
             _unlink(*(f"{path}{more}" for more in _BESIDE))
         elif past:
             aside = f"{path}.moved"
-            try:
-                os.replace(path, aside)
-            except OSError as error:
-                raise InputError(f"{path}: cannot be set aside: {error.strerror}") from None
-            undo.callback(_quiet, partial(os.replace, aside, path))
+            _unlink(*(f"{aside}{more}" for more in _BESIDE))
+            for more in _BESIDE:  # the log that a crash left would pass for that of the new one
+                try:
+                    os.replace(f"{path}{more}", f"{aside}{more}")
+                except FileNotFoundError:
+                    continue
+                except OSError as error:
+                    raise InputError(f"{path}: cannot be set aside: {error.strerror}") from None
+                undo.callback(_quiet, partial(os.replace, f"{aside}{more}", f"{path}{more}"))
         else:
             raise InputError(
                 f"{path}: a ledger lies there already, which the one in use would take the place of; if "
