@@ -1,6 +1,6 @@
 """The pyslurm adapter on a real Slurm with a real pyslurm: what can go wrong in between.
 
-What both live adapters have to do is in test_contract.py. Runs inside a test cluster:
+What both live adapters have to do is in test_contract_*.py. Runs inside a test cluster:
 contrib/testbed/testbed exec -- python -m pytest tests/live/test_pyslurm.py
 """
 
