@@ -116,6 +116,8 @@ def service(kind: str) -> str:
     results = []
     for release in ("26.05", "22.05") if kind == "full" else ("26.05",):
         argv = [sys.executable, str(HERE / "service_test.py"), release]
+        if kind == "full":
+            argv.append("--full")
         try:
             status = subprocess.run(argv, stdin=subprocess.DEVNULL, timeout=900, check=False).returncode
         except subprocess.TimeoutExpired:

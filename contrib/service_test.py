@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Run the unit under a real systemd: `contrib/service_test.py [26.05 | 24.11 | 22.05]`.
+"""Run the unit and the Debian package under a real systemd: `contrib/service_test.py [--full] [RELEASE]`.
 
-Boots a Debian root of the test bed with systemd-nspawn (Debian testing, 13 or 12), with munge, MariaDB,
-slurmdbd and slurmctld as their packages start them, installs systemd/ as the docs say, and looks whether the
-daemon starts, is ready, reloads, is restarted after a kill and after a freeze, refuses a bad file, and stops.
+RELEASE: 26.05 (the default), 24.11 or 22.05. Boots a Debian root of the test bed with systemd-nspawn (Debian
+testing, 13 or 12), with munge, MariaDB, slurmdbd and slurmctld as their packages start them, installs
+systemd/ as the docs say, and looks whether the daemon starts, is ready, reloads, is restarted after a kill
+and after a freeze, refuses a bad file, and stops. Then it takes that away, and installs, upgrades, removes
+and purges a package with the daemon running and stopped (packaging/under_systemd.py): one that Debian's tools
+make of the checkout, with the test bed's environment in it; --package FILE: that one, and nothing else.
 Nothing is left behind. Needs root, Debian's systemd-container, and what the test bed needs.
-Exit codes: 0 passed, 1 failed, 77 could not run.
+Exit codes: 0 passed, 1 failed, 2 used wrongly, 77 could not run.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -18,190 +22,24 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE / "testbed"))
+sys.path[:0] = [str(HERE / "testbed"), str(HERE / "packaging")]
 
+import under_systemd  # noqa: E402
+from bed.booted import CONFIG, Machine, put, say, sh, slurm, submit, written  # noqa: E402
 from bed.errors import TestbedError  # noqa: E402
-from bed.layout import CHECKOUT, Layout  # noqa: E402
+from bed.layout import Layout  # noqa: E402
 from bed.releases import RELEASES  # noqa: E402
 from bed.roots import ensure_root  # noqa: E402
-from bed.slurmconf import Settings, cgroup_conf, slurm_conf, slurmdbd_conf  # noqa: E402
-from bed.venvs import INNER, INNER_CHECKOUT, ensure_venv  # noqa: E402
+from bed.venvs import INNER, INNER_CHECKOUT  # noqa: E402
+from light_deb import light_deb  # noqa: E402
 
-CONFIG = """[cycle]
-interval_s = 5
-[daemon]
-mode = "enforce"
-backend = "commands"
-rpc_timeout_s = 20
-jitter_s = 0
-"""
 MAILPROG = "/usr/local/bin/mailprog"
 DROP_INS = "/etc/systemd/system/tias-slurm.service.d"
+USERS = "/var/lib/tias-slurm-users"
 METRICS = '[metrics]\nlisten = "127.0.0.1:9418"\n'
-DATABASE = (
-    "create database if not exists slurm_acct_db; create user slurm@localhost identified via unix_socket; "
-    "grant all on slurm_acct_db.* to slurm@localhost"
-)
-
-
-def sh(*argv: str | Path, check: bool = True, timeout: float = 300) -> str:
-    """Run a command out here; its output."""
-    done = subprocess.run(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        timeout=timeout,
-        check=False,
-    )
-    text = done.stdout.decode("utf-8", "replace")
-    if check and done.returncode:
-        raise AssertionError(f"{' '.join(map(str, argv))}: {text.strip()}")
-    return text
-
-
-class Machine:
-    """A booted Debian."""
-
-    def __init__(self, release: str, top: Path) -> None:
-        layout, self.release = Layout.from_environment(), release
-        root = ensure_root(layout, RELEASES[release])
-        venv = ensure_venv(layout, RELEASES[release], root)
-        sh("mount", "-t", "tmpfs", "-o", "mode=755", "service-test", top)
-        for name in ("root", "upper", "work"):
-            (top / name).mkdir()
-        self.root = top / "root"
-        sh(
-            "mount",
-            "-t",
-            "overlay",
-            "-o",
-            f"lowerdir={root},upperdir={top}/upper,workdir={top}/work",
-            "overlay",
-            self.root,
-        )
-        if (
-            not (self.root / "usr/lib/systemd/systemd").exists()
-            and not (self.root / "lib/systemd/systemd").exists()
-        ):
-            shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
-            sh("chroot", self.root, "apt-get", "update", "-q")
-            sh("chroot", self.root, "apt-get", "install", "-qy", "--no-install-recommends", "systemd")
-        self._lay_out()
-        argv = ["systemd-nspawn", "-q", "-D", str(self.root), "--register=no", "--keep-unit", "--boot"]
-        argv += ["--private-network", "--hostname=testbed", f"--bind-ro={venv}:{INNER}"]
-        argv += [
-            f"--bind-ro={CHECKOUT}:{INNER_CHECKOUT}",
-            "--resolv-conf=off",
-            "--timezone=off",
-            "--console=pipe",
-        ]
-        self.log = (top / "boot.log").open("wb")
-        self.process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            env={**os.environ, "SYSTEMD_NSPAWN_UNIFIED_HIERARCHY": "1"},
-        )  # fmt: skip
-        self.init = 0
-        self.wait("a process 1", self._find_init)
-        # the resolver wants an address beside 127.0.0.1 (AI_ADDRCONFIG of getaddrinfo(3))
-        sh("nsenter", f"--target={self.init}", "--net", "ip", "address", "add", "192.0.2.1/32", "dev", "lo")
-        self.wait(
-            "systemd",
-            lambda: self.systemctl("is-system-running", check=False).strip() in ("running", "degraded"),
-        )
-
-    def _find_init(self) -> bool:
-        assert self.process.poll() is None, Path(self.log.name).read_text(errors="replace")
-        found = sh("pgrep", "-P", str(self.process.pid), check=False).split()
-        self.init = int(found[0]) if found else 0
-        return bool(self.init)
-
-    def _lay_out(self) -> None:
-        etc = self.root / "etc"
-        (etc / "machine-id").write_text("")
-        (etc / "hosts").write_text("127.0.0.1 localhost testbed\n")
-        (etc / "hostname").write_text("testbed\n")
-        settings = Settings("service", self.release, nodes=1, gpus=0, accounting=True, memory_mb=500)
-        # nobody has to run anything: waiting jobs are enough
-        conf = slurm_conf(settings).replace("SlurmUser=root", "SlurmUser=slurm")
-        (etc / "slurm").mkdir(exist_ok=True)
-        node = "State=UNKNOWN"
-        conf = conf.replace(node, f"Gres=gpu:8 {node}", 1)
-        (etc / "slurm/slurm.conf").write_text(conf)
-        (etc / "slurm/gres.conf").write_text("")
-        (etc / "slurm/cgroup.conf").write_text(cgroup_conf(settings))
-        (etc / "slurm/slurmdbd.conf").touch(mode=0o600)
-        text = slurmdbd_conf(settings).replace("SlurmUser=root", "SlurmUser=slurm")
-        (etc / "slurm/slurmdbd.conf").write_text(text.replace("StorageUser=root", "StorageUser=slurm"))
-        (etc / "mysql/conf.d").mkdir(parents=True, exist_ok=True)
-        (etc / "mysql/conf.d/slurm.cnf").write_text(
-            "[mariadbd]\nloose-innodb-snapshot-isolation=OFF\nskip-networking\n"
-        )
-        for name in ("var/spool/slurmctld", "var/log/slurm"):
-            (self.root / name).mkdir(exist_ok=True)
-        (etc / "munge").mkdir(exist_ok=True)
-        (etc / "munge/munge.key").write_bytes(os.urandom(128))
-        sh(
-            "chroot",
-            self.root,
-            "chown",
-            "slurm:",
-            "/var/spool/slurmctld",
-            "/var/log/slurm",
-            "/etc/slurm/slurmdbd.conf",
-        )
-        sh("chroot", self.root, "chown", "-R", "munge:", "/etc/munge")
-        sh("chroot", self.root, "chmod", "0600", "/etc/munge/munge.key")
-
-    def run(self, *argv: str, user: str = "root", check: bool = True) -> str:
-        """A command inside; its output."""
-        words = ["nsenter", f"--target={self.init}", "--all", "--", "/usr/bin/env", "-i"]
-        words += ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG=C.UTF-8"]
-        if user != "root":
-            words += ["setpriv", f"--reuid={user}", f"--regid={user}", "--init-groups"]
-        return sh(*words, *argv, check=check, timeout=120)
-
-    def systemctl(self, *words: str, check: bool = True) -> str:
-        return self.run("systemctl", *words, check=check)
-
-    def show(self, name: str) -> str:
-        """A property of our unit."""
-        return self.systemctl("show", "-P", name, "tias-slurm").strip()
-
-    def journal(self) -> str:
-        return self.run("journalctl", "-u", "tias-slurm", "--no-pager", "-o", "cat", check=False)
-
-    def wait(self, what: str, so: Callable[[], bool], seconds: float = 90) -> None:
-        until = time.monotonic() + seconds
-        while not so():
-            assert time.monotonic() < until, f"no {what} within {seconds:g} s"
-            time.sleep(0.3)
-
-    def close(self) -> None:
-        self.process.terminate()
-        try:
-            self.process.wait(60)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait(10)
-        self.log.close()
-
-
-def slurm(m: Machine) -> None:
-    """munge, MariaDB, slurmdbd and slurmctld by their own units."""
-    m.systemctl("restart", "munge", "mariadb")
-    m.run("mariadb", "-e", DATABASE)
-    m.systemctl("restart", "slurmdbd")
-    m.wait("slurmdbd", lambda: "Cluster" in m.run("sacctmgr", "list", "cluster", check=False))
-    m.run("sacctmgr", "-i", "add", "cluster", "service", check=False)
-    m.systemctl("restart", "slurmctld")
-    m.wait("slurmctld", lambda: "is UP" in m.run("scontrol", "ping", check=False))
-    m.run("sacctmgr", "-i", "add", "account", "a1", "cluster=service")
-    m.run("sacctmgr", "-i", "add", "user", "alice", "account=a1", "cluster=service")
 
 
 def install(m: Machine) -> None:
@@ -223,26 +61,6 @@ def install(m: Machine) -> None:
     m.systemctl("daemon-reload")
 
 
-def put(m: Machine, path: str, text: str) -> None:
-    """Write a file inside."""
-    target = Path(f"/proc/{m.init}/root{path}")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_text(text)
-    target.chmod(0o644)
-
-
-def submit(m: Machine, comment: str = "deadline=+3h") -> str:
-    """A waiting job that asks for GPUs."""
-    words = ("--parsable", "--chdir=/tmp", "-o", "/dev/null", "--gpus=1", f"--comment={comment}")
-    done = m.run("sbatch", *words, "--wrap", "true", user="alice")
-    return done.strip()
-
-
-def written(m: Machine, job: str) -> bool:
-    found = re.search(r"Nice=(-?\d+)", m.run("scontrol", "show", "job", job))
-    return found is not None and int(found[1]) < 0
-
-
 def check(m: Machine) -> None:
     """What a service has to do."""
     # without a settings file it is not started, and that is no failure
@@ -259,7 +77,8 @@ def check(m: Machine) -> None:
     assert (m.show("NRestarts"), m.show("ExecMainStatus")) == ("0", "2")
     say("settings that cannot be used: failed, not tried again")
 
-    put(m, "/etc/tias-slurm/config.toml", CONFIG + METRICS)
+    put(m, "/etc/tias-slurm/config.toml", CONFIG + f'user_export = "{USERS}"\n' + METRICS)
+    m.run("install", "-d", "-m", "0711", "-o", "tias-slurm", USERS)
     job = submit(m)
     m.systemctl("start", "tias-slurm")
     assert m.show("ActiveState") == "active", m.journal()
@@ -279,7 +98,9 @@ def check(m: Machine) -> None:
         assert m.run("stat", "-c", "%U %a", path).strip() == f"tias-slurm {mode}", path
     shown = m.run(f"{INNER}/bin/tias-slurm", "status", "--json", "--config", "/etc/tias-slurm/config.toml")
     assert json.loads(shown)["daemon"]["well"]
-    say("no capabilities, no new privileges, system calls filtered, directories are its own")
+    uid = m.run("id", "-u", "alice").strip()
+    m.wait("users' files", lambda: bool(m.run("find", f"{USERS}/{uid}", "-type", "f", check=False)))
+    say("no capabilities, no new privileges, system calls filtered, its directories are its own, and users'")
 
     put(m, "/etc/tias-slurm/config.toml", "[nonsense]\n")
     m.systemctl("reload", "tias-slurm")
@@ -345,16 +166,32 @@ def check(m: Machine) -> None:
     say("the same as SlurmUser, by a drop-in")
 
 
-def say(text: str) -> None:
-    print(f"service test: {text}", flush=True)
+def remove(m: Machine) -> None:
+    """Take away what `install` and `check` brought, by hand as they did."""
+    m.run("rm", "-r", "/etc/systemd/system/tias-slurm.service", DROP_INS, "/usr/bin/tias-slurm", MAILPROG)
+    m.run("rm", "-r", "/usr/lib/sysusers.d/tias-slurm.conf", "/usr/lib/tmpfiles.d/tias-slurm.conf")
+    m.run("rm", "-r", "/etc/tias-slurm", "/var/lib/tias-slurm", "/var/log/tias-slurm", USERS)
+    m.run("userdel", "tias-slurm")
+    m.systemctl("daemon-reload")
+
+
+def light(release: str, scratch: Path) -> Path:
+    """The package as the checkout stands."""
+    layout = Layout.from_environment()
+    log = layout.log(f"light-deb-{RELEASES[release].suite}.log")
+    log.unlink(missing_ok=True)
+    return light_deb(layout, ensure_root(layout, RELEASES[release]), scratch, log)
 
 
 def main() -> int:
     """Run it, in a mount namespace of its own."""
-    release = sys.argv[1] if len(sys.argv) > 1 else "26.05"
-    if release not in RELEASES or len(sys.argv) > 2:
-        print(f"usage: service_test.py [{' | '.join(sorted(RELEASES))}]", file=sys.stderr)
-        return 2
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("release", nargs="?", default="26.05", choices=sorted(RELEASES), metavar="RELEASE")
+    parser.add_argument("--package", type=Path, help="only this .deb")
+    parser.add_argument("--full", action="store_true", help="what takes its time too")
+    words = parser.parse_args()
     if os.geteuid() != 0 or shutil.which("systemd-nspawn") is None:
         say("did not run: it needs root and systemd-nspawn (apt install systemd-container)")
         return 77
@@ -363,11 +200,17 @@ def main() -> int:
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", "--", sys.executable, *sys.argv])
     top, machine = Path(tempfile.mkdtemp(prefix="tias-service-")), None
     try:
-        machine = Machine(release, top)
+        machine = Machine(words.release, top)
         say(machine.run("systemctl", "--version").splitlines()[0])
         slurm(machine)
-        install(machine)
-        check(machine)
+        if words.package is None:
+            install(machine)
+            check(machine)
+            remove(machine)
+            with tempfile.TemporaryDirectory(prefix="tias-light-") as scratch:
+                under_systemd.check(machine, light(words.release, Path(scratch)), full=words.full)
+        else:
+            under_systemd.check(machine, words.package, full=words.full)
     except TestbedError as error:
         say(f"did not run: {error}")
         return 77

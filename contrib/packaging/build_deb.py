@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Build the Debian package in a clean Debian root, and try it in another and beside a real Slurm.
+"""Build the Debian package in a clean Debian root, and try it in another, beside a Slurm, under systemd.
 
 `build_deb.py [SUITE] [DIRECTORY]`
 
 SUITE: bookworm (default), trixie or testing. From the last commit, into DIRECTORY (default: dist).
-Needs root, git, Debian's archive and PyPI. Exit codes: 0 built and tried, 1 not.
+Needs root, git, Debian's systemd-container, archive and PyPI. Exit codes: 0 built and tried, 1 not.
 """
 
 from __future__ import annotations
@@ -54,6 +54,9 @@ def main(words: list[str]) -> int:
             words = ["/packaging/try_deb.sh", f"/out/{package.name}"]
             run_in_root(layout, root, words, log, "trying the package", binds=binds, network=True)
         try_restore(suites[suite].slurm, package, log)
+        with step(f"{package.name} upgraded, removed and purged under systemd"):
+            words = [sys.executable, str(HERE.parent / "service_test.py"), suites[suite].slurm]
+            run([*words, "--full", "--package", str(package)], log, "the package under systemd")
     except TestbedError as error:
         say(str(error))
         return 1
@@ -115,7 +118,7 @@ def try_restore(slurm: str, package: Path, log: Path) -> None:
 
 
 def unpack(source: Path) -> None:
-    """The last commit, with debian/ where Debian's tools look for it and a changelog of this version."""
+    """The last commit, arranged for Debian's tools."""
     source.mkdir()
     git = ["git", "-C", str(CHECKOUT)]
     try:
@@ -124,6 +127,11 @@ def unpack(source: Path) -> None:
     except (OSError, subprocess.CalledProcessError) as error:
         raise TestbedError(f"the sources come from a git checkout: {error}") from None
     subprocess.run(["tar", "-x", "-C", str(source)], input=archive, check=True)
+    arrange(source, date.stdout.strip())
+
+
+def arrange(source: Path, date: str) -> None:
+    """debian/ where Debian's tools look for it, with a changelog of this version. `date`: as in a mail."""
     (source / "contrib" / "packaging" / "debian").rename(source / "debian")
     text = (source / "tias_slurm" / "__init__.py").read_text()
     found = re.search(r'__version__ = "([^"]+)"', text)
@@ -131,7 +139,7 @@ def unpack(source: Path) -> None:
         raise TestbedError("tias_slurm/__init__.py: no __version__")
     (source / "debian" / "changelog").write_text(
         f"tias-slurm ({found[1]}) unstable; urgency=medium\n\n  * See CHANGELOG.md.\n\n"
-        f" -- The tias-slurm authors <tias-slurm@localhost>  {date.stdout.strip()}\n"
+        f" -- The tias-slurm authors <tias-slurm@localhost>  {date}\n"
     )
 
 
