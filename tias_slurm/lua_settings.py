@@ -7,6 +7,9 @@ from tias_slurm.settings import Deadlines
 
 # where tias.lua looks for them
 PLACE = "/etc/slurm/tias_settings.lua"
+# slurmctld reads both anew at the next submit once this one is newer; `scontrol reconfigure` does not have it
+# do so on 22.05
+SCRIPT = "/etc/slurm/job_submit.lua"
 
 
 def lua_settings(deadlines: Deadlines, machine_zone: str) -> str:
@@ -39,7 +42,7 @@ def lua_differs(deadlines: Deadlines, machine_zone: str, place: str | None = Non
     if found == lua_settings(deadlines, machine_zone):
         return ""
     shown = printable(path, 300)
-    how = f"tias-slurm show-config --lua > {shown}; scontrol reconfigure"
+    how = f"tias-slurm show-config --lua > {shown}; touch {SCRIPT}"
     return f"{shown} is not what [deadlines] says here: {how}"
 
 
