@@ -1,5 +1,6 @@
 """The files for users: whose they are, what is said where they cannot be left."""
 
+import errno
 import json
 import os
 import pwd
@@ -107,6 +108,30 @@ def test_the_message_names_the_place_that_is_in_the_way(room, monkeypatch):
         leave(users, ME.pw_name)
     assert str(told.value).startswith(f"{users}/{ME.pw_uid}: cannot be used for [daemon] user_export: ")
     assert f"chown -R ACCOUNT {users}" in str(told.value)
+
+
+def test_a_file_system_that_the_unit_may_not_write_to(room, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(os, "makedirs", refuse)
+    with pytest.raises(InputError, match=r"Read-only file system; under systemd .* ReadWritePaths="):
+        leave(room / "users", ME.pw_name)
+
+
+@as_root
+def test_an_account_that_may_not_list_it_hears_at_once_what_to_do(room, monkeypatch):
+    users = room / "users"
+    users.mkdir(mode=0o711)
+    leave(users, ME.pw_name)
+
+    def closed(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(os, "scandir", closed)
+    what, do = user_export.problem(str(users), NOBODY.pw_uid)
+    assert what == f"{users}: belongs to {ME.pw_name}, not to {NOBODY.pw_name}"
+    assert do == f"chown -R {NOBODY.pw_name} {users}"
 
 
 def test_what_is_in_the_way(room, monkeypatch):

@@ -21,6 +21,7 @@ import numpy as np
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger import table as ledger_table
+from tias_slurm.own_files import hint
 from tias_slurm.policy.learning import Learner
 
 FILE = "jobs.json"
@@ -78,6 +79,8 @@ def _unusable(at: str, directory: str, error: OSError) -> str:
         do = f"all of it must belong to the daemon's account: chown -R ACCOUNT {printable(directory, 300)}"
     elif error.errno == errno.ENOSPC:
         do = "make room there"
+    elif error.errno == errno.EROFS:
+        do = hint(error).removeprefix("; ")
     return f"{printable(at, 300)}: cannot be used for [daemon] user_export: {error.strerror or error}; {do}"
 
 
@@ -128,11 +131,11 @@ def problem(directory: str, account: int) -> tuple[str, str]:
     if not stat.S_ISDIR(seen.st_mode):
         return f"{shown}: is no directory", make
     try:
-        for at in (directory, *(e.path for e in os.scandir(directory) if e.name.isdecimal())):
-            whose = os.lstat(at).st_uid
-            if whose != account:
-                belongs = f"{printable(at, 300)}: belongs to {_name(whose)}, not to {name}"
-                return belongs, f"chown -R {name} {shown}"
+        if seen.st_uid != account:  # first: who is not its owner may not list it
+            return _belongs(directory, seen.st_uid, name), f"chown -R {name} {shown}"
+        for at in (e.path for e in os.scandir(directory) if e.name.isdecimal()):
+            if (whose := os.lstat(at).st_uid) != account:
+                return _belongs(at, whose, name), f"chown -R {name} {shown}"
         os.getxattr(directory, _ACL)
     except OSError as error:
         if error.errno == errno.ENOTSUP:
@@ -146,6 +149,10 @@ def problem(directory: str, account: int) -> tuple[str, str]:
         if not os.stat(at).st_mode & stat.S_IXOTH:
             return f"{printable(at, 300)}: users may not enter it", f"chmod o+x {printable(at, 300)}"
     return "", ""
+
+
+def _belongs(path: str, whose: int, name: str) -> str:
+    return f"{printable(path, 300)}: belongs to {_name(whose)}, not to {name}"
 
 
 def _above(path: str) -> list[str]:
