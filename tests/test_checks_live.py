@@ -114,6 +114,39 @@ def test_where_users_find_what_explain_needs():
     )
 
 
+def test_a_person_who_asks_gets_no_rights_for_it():
+    """Advice that makes a user an Operator, or the ledger theirs, is followed by somebody one day."""
+    alice = {"user": "alice", "is_person": True, "rights": "no", "admin_level": "None", "daemon": "tias"}
+    hidden = {"facts": {"private_data": "jobs"}, "daemon": {"mode": "enforce"}}
+    for state in ("not writable", "absent, cannot be made"):
+        for whose, name in (("tias", "tias"), ("", "tias-slurm")):
+            for level in ("None", "", "Operator"):
+                seen = {**alice, "state": state, "daemon": whose, "admin_level": level}
+                found = look(probes=seen, **hidden)
+                assert found["account"].severity == "warning"
+                for check in ("account", "rights", "private-data", "state-dir"):
+                    do = found[check].do
+                    assert do.startswith("run this check as the daemon's account")
+                    assert f"runuser -u {name} -- tias-slurm check-config --live" in do
+                    assert "alice" not in do
+                    assert len(do) < 300  # as it is printed
+    asked = look(probes={**alice, "rights": "unknown"})
+    assert "alice" not in asked["rights"].do
+    # whose state directory it is, whatever its number
+    own = look(probes={**alice, "daemon": "alice"}, **hidden)
+    assert "account" not in own
+    assert "modify user alice" in own["rights"].do
+
+
+def test_another_system_account_takes_the_directory_over():
+    """From an Operator's account to SlurmUser: all of it has to go along."""
+    seen = {"user": "slurm", "daemon": "tias", "state": "not writable"}
+    assert look(probes=seen)["state-dir"].do.startswith("chown -R slurm /var/lib/tias-slurm, or run this")
+    assert look(probes=seen | {"daemon": ""})["state-dir"].do == (
+        "install -d -m 0750 -o slurm /var/lib/tias-slurm"
+    )
+
+
 ENFORCE = {"daemon": {"mode": "enforce"}}
 NO = {"probes": {"rights": "no"}}
 SITE = {"lever": {"kind": "site_factor"}}

@@ -17,6 +17,33 @@ from tias_slurm.slurm.probes import Probes
 TESTED: Final = ((22, 5), (26, 5))
 
 
+def other_account(p: Probes) -> str:
+    """Whose this check should be instead; "": it may be the daemon's. A person must not get its rights."""
+    if p.is_root or not p.is_person or p.user == p.daemon:
+        return ""
+    return p.daemon or "tias-slurm"
+
+
+def _as_daemon(p: Probes, then: str = "") -> str:
+    """What to do where this is not the daemon's account."""
+    how = f"runuser -u {other_account(p)} -- tias-slurm check-config --live"
+    return f"run this check as the daemon's account: {how}" + (f"; {then}" if then else "")
+
+
+def account(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
+    """Whether this is the account that the daemon runs as."""
+    if other_account(p):
+        path = config.daemon.state_dir
+        whose = f"{path} belongs to {p.daemon}" if p.daemon else "by its number the account of a person"
+        yield Finding(
+            "account",
+            "warning",
+            f"this is {p.user}: {whose}",
+            "rights and directories are those of the account that asks; a person's must not get the daemon's",
+            _as_daemon(p, "" if p.daemon else f"if this is meant to be it, make {path} its own first"),
+        )
+
+
 def rights(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     """Whether this account may write what the lever needs."""
     level = f", AdminLevel={p.admin_level} in the accounting database" if p.admin_level else ""
@@ -30,6 +57,8 @@ def rights(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
             f"add the account to the accounting database, then {grant}; without one, run as SlurmUser "
             f"({facts.slurm_user})"
         )
+    if other_account(p):
+        grant = _as_daemon(p, "that one needs AdminLevel=Operator, this one does not")
     if p.rights == "unknown":
         yield Finding(
             "rights",
@@ -39,7 +68,7 @@ def rights(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
             grant,
         )
         return
-    if p.admin_level.lower() in ("operator", "administrator"):
+    if p.admin_level.lower() in ("operator", "administrator") and not other_account(p):
         grant = "slurmctld has not taken that over: is slurmdbd connected? scontrol reconfigure"
     enforce = config.daemon.mode == "enforce"
     yield Finding(
@@ -72,7 +101,7 @@ def private_data(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Findin
             "error",
             f"PrivateData={facts.private_data}",
             "others' jobs are hidden from this account: the queue would look empty",
-            "give the account AdminLevel=Operator",
+            _as_daemon(p) if other_account(p) else "give the account AdminLevel=Operator",
         )
     else:
         yield Finding("private-data", "ok", "all jobs can be seen")
@@ -117,12 +146,15 @@ def state_dir(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     """Whether the ledger's directory is there, ours and closed to others."""
     path = config.daemon.state_dir
     if p.state in ("absent, cannot be made", "not writable"):
+        make = f"install -d -m 0750 -o {p.user} {path}"
+        if p.daemon not in ("", p.user):  # what lies in it has to go along
+            make = f"chown -R {p.user} {path}, or run this check as {p.daemon}"
         yield Finding(
             "state-dir",
             "error",
-            f"{path}: {p.state} by {p.user}",
+            f"{path}: {p.state} by {p.user}" + (f", belongs to {p.daemon}" if p.daemon else ""),
             "the ledger and the lock are kept there",
-            f"install -d -m 0750 -o {p.user} {path}",
+            _as_daemon(p) if other_account(p) else make,
         )
     elif p.state == "ours" and p.state_mode & 0o027:
         yield Finding(

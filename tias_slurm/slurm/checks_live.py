@@ -13,6 +13,7 @@ from tias_slurm.slurm.probes import Probes
 Check = Callable[[Config, SiteFacts, Probes], Iterator[Finding]]
 CHECKS: tuple[Check, ...] = (
     checks_account.versions,
+    checks_account.account,
     checks_account.rights,
     checks_account.root,
     checks_account.private_data,

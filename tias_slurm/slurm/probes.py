@@ -25,6 +25,8 @@ from tias_slurm.user_export import problem
 Rights = Literal["yes", "no", "unknown"]
 _PARTITION: Final = re.compile(r"(?m)^PartitionName=(\S+).*?\sPriorityTier=(\d{1,9})", re.ASCII)
 _CONF: Final = re.compile(r"(?m)^SLURM_CONF\s*= (\S+)", re.ASCII)
+# UID_MIN of login.defs(5) as every distribution has it, and the account that owns nothing
+_FIRST_PERSON, _NOBODY = 1000, 65534
 _MOST_CONF: Final = 10_000_000  # characters that are read of a slurm.conf
 _HOST: Final = re.compile(r"(?m)^(?:SlurmctldHost\[\d+\]|BackupController)\s*= (\S+)", re.ASCII)
 
@@ -35,6 +37,9 @@ class Probes:
 
     user: str  # the account that asks
     is_root: bool = False
+    # the account that the state directory belongs to, which is the daemon's; "": there is none yet, or root's
+    daemon: str = ""
+    is_person: bool = False  # the account that asks has a number of people's, not of system accounts
     rights: Rights = "unknown"  # of an Operator, as slurmctld has them
     rights_words: str = ""  # what it said
     admin_level: str = ""  # as slurmdbd has it; "": not known
@@ -100,6 +105,8 @@ def probe(config: Config) -> tuple[SiteFacts, Probes]:
     return facts, Probes(
         user=user,
         is_root=os.geteuid() == 0,
+        daemon=_owner(c.state_dir),
+        is_person=_is_person(os.geteuid()),
         rights=rights,
         rights_words=words,
         admin_level=_admin_level(c.rpc_timeout_s, user),
@@ -126,6 +133,21 @@ def user_name() -> str:
         return pwd.getpwuid(os.geteuid()).pw_name
     except KeyError:
         return str(os.geteuid())
+
+
+def _is_person(uid: int) -> bool:
+    return uid >= _FIRST_PERSON and uid != _NOBODY
+
+
+def _owner(state_dir: str) -> str:
+    """The account that a state directory belongs to; "": there is none, or it cannot be told."""
+    try:
+        owner = os.stat(state_dir).st_uid
+        return pwd.getpwuid(owner).pw_name if owner else ""
+    except OSError:
+        return ""
+    except KeyError:
+        return str(owner)
 
 
 def _rights(runner: Runner) -> tuple[Rights, str]:
@@ -171,8 +193,8 @@ def _said(runner: Runner, *words: str) -> str:
 
 def _look_at_export(directory: str, state_dir: str) -> tuple[str, str]:
     account = os.geteuid()
-    if account == 0:
-        # root may look for the daemon, whose account that of the ledger is
+    if account == 0 or _is_person(account):
+        # they look for the daemon, whose account that of the ledger is
         with contextlib.suppress(OSError):
             account = os.stat(state_dir).st_uid
     return problem(directory, account)
