@@ -31,6 +31,7 @@ from tias_slurm.ledger.table import (
     KEPT,
     LATE,
     LOST,
+    NICE,
     PREEMPTED_AT,
     REFUSED,
     RELEASED,
@@ -192,6 +193,7 @@ class Ledger:
         t[:, RUN_TIME] = jobs.run_time
         follow_holds(t, jobs.lever)
         untouched = np.isnan(t[:, SET])
+        t[:, NICE] = np.where(np.isnan(t[:, NICE]), jobs.nice, t[:, NICE])  # see ledger.sight
         if not np.array_equal(jobs.lever, t[:, FOUND]):
             # until we write, the value is the user's own, whatever it becomes
             t[untouched, FOUND] = jobs.lever[untouched]

@@ -20,8 +20,8 @@ from tias_slurm.errors import LedgerError as LedgerError
 from tias_slurm.hands import is_there
 from tias_slurm.jobs import Floats, Ints
 from tias_slurm.ledger import schema as ledger_schema
+from tias_slurm.ledger import sight, tally
 from tias_slurm.ledger import table as ledger_table
-from tias_slurm.ledger import tally
 from tias_slurm.ledger import trim as ledger_trim
 from tias_slurm.own_files import open_own
 from tias_slurm.policy.learning import Learner
@@ -143,6 +143,11 @@ class SqliteStore:
             ledger_schema.write_copy(self._db, path, tell)
         except (sqlite3.Error, OSError) as error:
             raise InputError(f"{printable(path, 300)}: cannot be written: {error}") from None
+
+    def see_as(self, path: str) -> int:
+        """Know what the ledger at `path` saw, that of a dry run: of how many jobs. See ledger.sight."""
+        with self._errors():
+            return sight.take(self._db, path, self._transaction())
 
     def close(self) -> None:
         """Let go of the file."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import sqlite3
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -61,6 +63,8 @@ def note(
     for key, more in (("cycles", {result: 1}), ("claims", claims)):
         kept[key] = dict(Counter(kept.get(key, {})) + Counter(more))
     kept["paused"] = kept.get("paused", 0) + paused
+    if result == "ok":
+        kept["looked"] = now
     for key in MOST:
         kept[key] = max(kept.get(key, 0), jobs.get(key, 0))
     store.put(name, json.dumps({k: v for k, v in kept.items() if v}))
@@ -74,6 +78,18 @@ def read(store: Values, since: float, until: float) -> Tally:
         if text is not None:
             tally.add(_read(text), hour)
     return tally
+
+
+def last_look(db: sqlite3.Connection) -> float:
+    """When the last good cycle was noted in a ledger, epoch s; -inf: none was. Raises sqlite3.Error."""
+    rows = db.execute("SELECT name, value FROM setting WHERE name LIKE ?", (f"{PREFIX}%",))
+    looks = [-math.inf]
+    for name, text in rows:
+        kept, hour = _read(text), str(name).removeprefix(PREFIX)
+        if hour.isdecimal() and kept.get("cycles", {}).get("ok"):
+            # an older version kept the hour alone
+            looks.append(float(kept.get("looked", int(hour) * HOUR_S)))
+    return max(looks)
 
 
 def _read(text: str | None) -> dict[str, Any]:

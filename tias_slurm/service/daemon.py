@@ -119,6 +119,8 @@ class Daemon(Process):
             self._open_ledger()
             self._term = term
             self.store.lead(term)
+        for event, fields in start.carry_over(self.config, self.store):
+            self._log.warning(event, **fields)
         for event, fields in start.said(start.check(self.config, self.facts, self.store)):
             self._log.warning(event, **fields)
         self._earlier = EarlierRuns(self.config.daemon.rpc_timeout_s, self._log)

@@ -107,6 +107,7 @@ def _stay(host: Host, now: Parts, new: Parts, undo: ExitStack) -> None:
     if old.daemon.mode != fresh.daemon.mode:
         new.store = _other_ledger(now.keeper, now.store, fresh)
         undo.callback(_let_go, new.store.close)
+        new.notes += start.carry_over(fresh, new.store)
         if fresh.daemon.mode == "dry-run":
             new.notes.append(
                 (

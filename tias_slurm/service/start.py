@@ -14,6 +14,7 @@ from tias_slurm.config import Config
 from tias_slurm.errors import InputError, printable
 from tias_slurm.hands import is_there
 from tias_slurm.ledger.schema import moved
+from tias_slurm.ledger.sight import looked_at
 from tias_slurm.ledger.store import SqliteStore, gone_to, known_to
 from tias_slurm.observe.systemd import Pulse
 from tias_slurm.service import state_move
@@ -119,6 +120,19 @@ def seed(config: Config) -> None:
             source.copy_to(mine)
         finally:
             source.close()
+
+
+def carry_over(config: Config, store: SqliteStore) -> list[tuple[str, dict[str, object]]]:
+    """A daemon that goes over to enforcement knows what the dry run before it saw; what to log. Not what it
+    would have done: that never was. `store`: the ledger that it works with. Raises nothing."""
+    dry = ledger_path(config, "dry-run")
+    try:
+        if config.daemon.mode != "enforce" or not is_there(dry) or looked_at(dry) <= looked_at(store.path):
+            return []
+        return [("goes on from what the dry run saw", {"jobs": store.see_as(dry)})]
+    except InputError as error:
+        then = "claims whose deadlines have passed meanwhile are not taken"
+        return [("what the dry run saw is not known", {"message": str(error), "so": then})]
 
 
 def _changed(path: str) -> float:
