@@ -285,11 +285,16 @@ def test_a_dry_run_of_long_ago_tells_nothing(desk):
     assert np.isnan(daemon.store.load()[1][1, CLAIM])
 
 
-def test_a_number_that_comes_again(desk):
+@pytest.mark.parametrize("restarts", [0, 1])
+def test_a_number_that_comes_again(desk, restarts):
     daemon = desk.daemon(at(1))
     daemon.cycle()
     again = {**OTHER, "submit": NOW + 50, "comment": "deadline=+5m"}
     daemon, _ = go(desk, "restart", daemon, at(60, again), mode="dry-run")
+    if restarts:  # and is requeued
+        again |= {"submit": NOW + 90, "restarts": restarts}
+        show(daemon, at(120, again))
+        daemon.cycle()
     claim = daemon.store.load()[1][0, CLAIM]
     daemon.close()
     desk.write(mode="enforce")

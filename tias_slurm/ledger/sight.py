@@ -51,8 +51,9 @@ def take(db: sqlite3.Connection, path: str, transaction: AbstractContextManager[
 
 
 def _take(db: sqlite3.Connection) -> int:
-    # numbers come again, as in ledger.rows
-    same = "m.job_id IS NOT NULL AND (m.submit = o.submit OR o.restarts > m.restarts)"
+    # numbers come again: as in ledger.rows, but the other one was looking when this one did
+    requeued = "o.restarts > m.restarts AND o.first_submit <= m.first_submit"
+    same = f"m.job_id IS NOT NULL AND (m.submit = o.submit OR {requeued})"
     columns = {name: f'o."{name}"' for name in SEEN}
     for name in DEEDS:
         # a user's nice may be another one by now, and is looked at anew, like the value found
