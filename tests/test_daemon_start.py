@@ -23,6 +23,7 @@ def test_the_state_directory_is_ours_alone(desk):
     assert stat.S_IMODE(desk.state.stat().st_mode) == 0o750
     assert stat.S_IMODE((desk.state / "lock").stat().st_mode) == 0o640
     assert sorted(f.name for f in desk.state.iterdir() if not f.name.endswith(("-wal", "-shm"))) == [
+        "in-use.json",
         "ledger.sqlite",
         "lock",
     ]
