@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 import time
 
@@ -11,8 +12,9 @@ from raw_queue import NOW, Scripted, queue, running
 from two_daemons import pair, turn  # noqa: F401
 from typer.testing import CliRunner
 
+from tias_slurm import status
 from tias_slurm.cli.app import app
-from tias_slurm.cli.messages import line, status_line, summary, told
+from tias_slurm.cli.messages import line, status_line, summary, told, works_since
 from tias_slurm.config import ConfigError, load_config
 from tias_slurm.ledger.store import LedgerError
 from tias_slurm.notify import messenger
@@ -255,16 +257,46 @@ def test_what_people_see_of_it(post):
     assert (line(second)[0], second["told"], second["taken_up"]) == ("waits", None, None)
     assert told(config, 100, words=False)[0]["message"] == ""
     assert told(config, 7) == []
-    found = summary(daemon.store, "mail", NOW + 60)
+    found = summary(daemon.store, "mail", NOW + 60, math.inf)
     assert found == {"how": "mail", "waiting": 1, "day": {"sent": 1}}
     assert status_line(found) == "mail; in the last day 1 sent; 1 wait"
-    assert status_line(summary(daemon.store, "mail", NOW + 9e5)) == "mail; none in the last day; 1 wait"
+    assert (
+        status_line(summary(daemon.store, "mail", NOW + 9e5, math.inf))
+        == "mail; none in the last day; 1 wait"
+    )
     assert status_line({"how": "off", "waiting": 0, "day": {}}) == ""
     done = CliRunner().invoke(app, ["history", "100", "--config", str(post.desk.path)])
     assert "notify" in done.stdout
     assert "deadline= in its comment is not taken" in " ".join(done.stdout.split())
     done = CliRunner().invoke(app, ["status", "--config", str(post.desk.path)])
     assert "messages" in done.stdout
+
+
+def test_under_way_until_somebody_hears_what_became_of_it(post, monkeypatch):
+    """The daemon that handed it over tells in its next cycle; once that one is gone nobody knows."""
+    monkeypatch.setattr(Courier, "hand", lambda *_: None)
+    daemon = post.daemon(queue(BAD))
+    post.cycle(daemon)
+    config = daemon.config
+
+    def both():
+        [message] = told(config, 100)
+        now = NOW + 60
+        return line(message)[0], summary(daemon.store, "mail", now, works_since(config))["day"]
+
+    assert both() == ("under way", {"under way": 1})
+    document = status.left(str(post.desk.state))
+    status.leave(str(post.desk.state), document | {"pid": 1})  # of one that ran before
+    assert both() == ("not known", {"not known": 1})
+    status.leave(str(post.desk.state), document | {"started": NOW + 9})
+    assert both() == ("not known", {"not known": 1})
+    status.leave(str(post.desk.state), document)
+    monkeypatch.setattr("tias_slurm.cli.messages.time.time", lambda: NOW + 4000)
+    assert both() == ("not known", {"not known": 1})
+    monkeypatch.undo()
+    daemon._lock.close()
+    assert both() == ("not known", {"not known": 1})
+    assert told(config, 100)[0]["result"] is None
 
 
 @pytest.mark.parametrize(

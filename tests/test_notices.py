@@ -173,7 +173,7 @@ def test_the_hour():
     assert left_this_hour(kept, 3600.0, 5) == 3
     assert left_this_hour(kept, 3701.0, 5) == 4
     assert left_this_hour(kept, 3600.0, 1) == 0
-    assert by_result(kept, 2000.0) == {"not known": 1, "waits": 1}
+    assert by_result(kept, 2000.0, math.inf) == {"not known": 1, "waits": 1}
 
 
 def test_a_requeue_that_was_only_meant_is_none():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,6 +12,8 @@ if TYPE_CHECKING:
     from tias_slurm.notify.book import Row
 
 DAY_S = 86_400.0
+# no message is under way for longer than this
+LONGEST_S = 3_600.0
 
 
 def told(config: Config, number: int, *, words: bool = True) -> list[dict[str, Any]]:
@@ -22,15 +26,36 @@ def told(config: Config, number: int, *, words: bool = True) -> list[dict[str, A
     path = ledger_in_use(config)
     if path is None:
         return []
+    since = works_since(config)
     store = SqliteStore(path, older="refuse")
     try:
-        return [_document(row, words) for row in NoticeBook(store).of(number)]
+        return [_document(row, words, since) for row in NoticeBook(store).of(number)]
     finally:
         store.close()
 
 
-def _document(row: Row, words: bool) -> dict[str, Any]:
-    kept = row.kept
+def works_since(config: Config) -> float:
+    """Since when the daemon that sends messages has run, epoch s, or for longer than any takes; inf: none
+    does. Raises InputError."""
+    from tias_slurm import status
+    from tias_slurm.service.leadership import this_host
+
+    state_dir, host = config.daemon.state_dir, this_host() if config.daemon.lease_path else ""
+    left = status.left(state_dir, host) or {}
+    lead = left.get("leadership")
+    if lead is not None and not lead["leads"]:
+        host = lead["leader"]
+        left = status.left(state_dir, host) or {}
+    holder = status.holder(state_dir, host)
+    if not holder.running or left.get("pid") != holder.pid:
+        return math.inf
+    return max(float(left.get("started", math.inf)), time.time() - LONGEST_S)
+
+
+def _document(row: Row, words: bool, since: float) -> dict[str, Any]:
+    from tias_slurm.notify.due import NOT_KNOWN, word
+
+    kept, became = row.kept, word(row.kept, since)
     taken_up = kept.taken_up if kept.taken_up == kept.taken_up else None
     return {
         "time": kept.time,
@@ -39,7 +64,7 @@ def _document(row: Row, words: bool) -> dict[str, Any]:
         "told": row.record or None,
         "how": row.how,
         "taken_up": taken_up,
-        "result": "waits" if kept.waits else kept.result or None,
+        "result": None if became == NOT_KNOWN else became,
         "message": row.message if words else "",
         "text": list(row.text.lines),
     }
@@ -56,12 +81,13 @@ def line(message: dict[str, Any]) -> tuple[str, str]:
     return result, f"{message['how']}, {message['reason']}{why}: {' '.join(message['text'])}"
 
 
-def summary(store: SqliteStore, how: str, now: float) -> dict[str, Any]:
-    """Messages that wait, and what became of those of the last day, ready for JSON."""
+def summary(store: SqliteStore, how: str, now: float, since: float) -> dict[str, Any]:
+    """Messages that wait, and what became of those of the last day, ready for JSON. `since`: works_since."""
     from tias_slurm.notify.book import NoticeBook
     from tias_slurm.notify.due import by_result
 
-    day = dict(by_result([row.kept for row in NoticeBook(store).since(now - DAY_S)], now - DAY_S))
+    kept = [row.kept for row in NoticeBook(store).since(now - DAY_S)]
+    day = dict(by_result(kept, now - DAY_S, since))
     return {"how": how, "waiting": day.pop("waits", 0), "day": day}
 
 

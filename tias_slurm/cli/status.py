@@ -125,7 +125,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
     from tias_slurm import hands
     from tias_slurm.assemble import learning
     from tias_slurm.cli.budgets import budgets
-    from tias_slurm.cli.messages import summary
+    from tias_slurm.cli.messages import summary, works_since
     from tias_slurm.ledger import gains, reruns
     from tias_slurm.ledger.store import SqliteStore
     from tias_slurm.ledger.trim import DROPPED, dropped
@@ -148,7 +148,7 @@ def _ledger(settings: Config, mode: str, left: dict[str, Any], names: Names | No
         ended, missed = store.ended_claims(now - WEEK_S)
         kept = {"file": os.path.basename(path), "bytes": store.bytes, "oldest": store.oldest}
         kept["dropped_for_size"] = dropped(store.get(DROPPED))
-        notify = summary(store, settings.notify.how, now)
+        notify = summary(store, settings.notify.how, now, works_since(settings))
     finally:
         store.close()
     learner = Learner(learning(settings), counts)

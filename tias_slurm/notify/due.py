@@ -19,6 +19,7 @@ REASONS = (REQUEUE, REFUSED, IMPOSSIBLE)  # in the order in which they are sent
 # Slurm notes submits in whole seconds, s
 _ROUNDING_S = 1.0
 
+NOT_KNOWN = "not known"  # it may have gone: nobody is left who heard of it
 Key = tuple[int, str]  # the job, or its array; one of REASONS
 
 
@@ -156,11 +157,18 @@ def left_this_hour(kept: Iterable[Kept], now: float, most: int) -> int:
     return max(0, most - sum(k.taken_up > now - 3600.0 for k in kept))
 
 
-def by_result(kept: Iterable[Kept], since: float) -> Mapping[str, int]:
-    """How many came to what from an epoch second on; "waits" however old."""
+def word(kept: Kept, works_since: float) -> str:
+    """What became of a message. `works_since`: since when who hears of it has run, epoch s; inf: nobody."""
+    if kept.waits:
+        return "waits"
+    return kept.result or ("under way" if kept.taken_up >= works_since else NOT_KNOWN)
+
+
+def by_result(kept: Iterable[Kept], since: float, works_since: float) -> Mapping[str, int]:
+    """How many came to what from an epoch second on; "waits" however old. `works_since`: see word."""
     found: dict[str, int] = {}
     for k in kept:
-        word = "waits" if k.waits else k.result or "not known"
+        became = word(k, works_since)
         if k.waits or max(k.time, k.taken_up if k.taken_up == k.taken_up else 0.0) >= since:
-            found[word] = found.get(word, 0) + 1
+            found[became] = found.get(became, 0) + 1
     return found
