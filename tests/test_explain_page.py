@@ -310,6 +310,17 @@ def test_explain_says_what_is_not_known(closed):
     assert "to be written" not in page
     assert "should be -" not in page
     assert "may not read the ledger" in page
+    assert "passed" not in page
+
+
+def test_a_deadline_that_has_passed_is_not_left_out_where_the_ledger_is_closed(closed):
+    late = {"comment": "deadline=+2h", "submit": NOW - 9000}
+    closed.show(queue({"user": "no-such-user", **late}, {"user": "no-such-user"}))
+    told = closed.json("explain", "100")
+    assert (told["claim"], told["claim_said"], told["claim_unaccepted"]) == (None, NOW - 1800, None)
+    page = " ".join(closed.run("explain", "100").out.split())
+    assert "by its comment; whether that counts the daemon alone knows" in page
+    assert closed.json("explain", "101")["claim_said"] is None
 
 
 def test_a_job_that_was_left_for_the_user_is_known(closed, tmp_path):

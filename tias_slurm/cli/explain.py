@@ -139,6 +139,7 @@ def describe(settings: Config, seen: Look, at: int, names: Names | None = None) 
         "first_submit_guessed": bool(kept["unseen"] > 0),
         "claim_refused": [{"code": r.code, "text": r.text} for r in refusals],
         "claim_unaccepted": REASONS[int(ledger.unaccepted[row])] or None,
+        "claim_said": _finite(float(jobs.deadline[row])),
         "claim_changes": max(0, int(kept["accepted"]) - 1),
         "claim_over_quota": over_quota,
         "claim_lost": bool(kept["lost"] > 0),

@@ -41,7 +41,7 @@ def _out_of_scope(job: dict[str, Any]) -> Rows:
     """Of a job that no cycle ranks for its own sake: its level does not count."""
     rows = [("left alone", rule) for rule in job["out_of_scope"][:1]]
     rows += [("", rule) for rule in job["out_of_scope"][1:]]
-    if job["claim"] is not None or job["claim_refused"] or job["claim_unaccepted"]:
+    if job["claim_said"] is not None or job["claim_refused"] or job["claim_unaccepted"]:
         rows.append(("deadline", "nobody looks at it: the job is out of scope"))
     lever = job["lever"]
     shielded = job["state"] != "PENDING" and job["requeue"]["mode"] == "slurm"
@@ -103,6 +103,10 @@ def _claim(job: dict[str, Any], zone: ZoneInfo) -> Rows:
         rows.append(("deadline", "does not count: the account is over its quota"))
     claim = job["claim"]
     if claim is None:
+        if not job["ledger"]["known"] and (said := job["claim_said"]) is not None:
+            past = "passed " if said <= job["time"] else ""
+            words = f"{past}{moment(said, zone)} by its comment; whether that counts the daemon alone knows"
+            rows.append(("deadline", words))
         if job["claim_lost"]:
             rows.append(("deadline", "given up after it was lost: the job stays in the last queue"))
         return rows
@@ -187,7 +191,9 @@ def _place(job: dict[str, Any]) -> Rows:
     if more:
         words += f", and {more} that cannot start"
     if place["startable_planned"] not in (None, place["startable"]):
-        words += f"; {plural(place['startable_planned'], 'job')} once the next cycle has written"
+        sent = not job["lever"]["dry_run"] and job["lever"]["state"] != "not written"
+        when = "once the next cycle has written" if sent else "if what is planned were written"
+        words += f"; {plural(place['startable_planned'], 'job')} {when}"
     return [("place", words), ("Slurm says", job["slurm_reason"])]
 
 
