@@ -254,6 +254,35 @@ def test_a_dry_run_has_written_nothing(desk):
     assert desk.json("status")["daemon"]["written"] == 0
 
 
+def test_written_and_would_be_written(desk):
+    for mode, verb in (("dry-run", "would be written"), ("enforce", "written")):
+        desk.write(mode)
+        desk.show(queue({}, {}))
+        daemon = desk.daemon()
+        daemon.cycle()
+        assert _rows(desk.run("status").out)["last cycle"].endswith(f", 2 {verb}")
+        done = "dry run" if mode == "dry-run" else "ok"
+        (line,) = (x for x in desk.run("history", "100").out.splitlines() if " nice " in x)
+        assert f" {done} " in line
+        assert line.count("dry run") == (mode == "dry-run")
+        daemon.close()
+        said = desk.run("once").out
+        assert said.endswith(f" {verb}\n"), said
+
+
+def test_a_deadline_that_had_passed_at_first_sight_is_told(desk):
+    late = {"comment": "deadline=+5m", "submit": NOW - 900, "eligible": NOW - 900}
+    desk.show(queue(late, late, {"comment": "deadline=soon"}))
+    daemon = desk.daemon()
+    daemon.cycle()
+    daemon.cycle()
+    told = desk.json("status")["queue"]["refused_claims"]
+    assert told.pop("the deadline had passed when it was first seen") == 2
+    assert sum(told.values()) == 1
+    page = " ".join(desk.run("status").out.split())
+    assert "the deadline had passed when it was first seen 2" in page
+
+
 def test_what_slurm_refuses_is_not_counted_as_written(desk):
     desk.show(queue({}, {}), answers={100: "refused"})
     daemon = desk.daemon()

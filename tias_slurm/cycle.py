@@ -81,6 +81,11 @@ def refused_claims(made: LiveCycle) -> tuple[list[Refused], frozenset[int]]:
     return found, frozenset(roots.tolist())
 
 
+def refused_now(made: LiveCycle) -> dict[str, int]:
+    """How many of those jobs have something that is not taken, by reason."""
+    return dict(Counter(code for refused in refused_claims(made)[0] for code in refused.codes))
+
+
 def tell(log: Any, made: LiveCycle, said: Refusals) -> dict[str, int]:
     """Tell the log what jobs a good cycle noticed; what was not taken of comments and is not `said` yet, by
     reason."""

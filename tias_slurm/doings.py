@@ -15,12 +15,13 @@ from tias_slurm.ledger.reruns import PREEMPTED
 from tias_slurm.ledger.store import Entry
 from tias_slurm.ledger.tally import HOUR_S, MOST, Tally
 from tias_slurm.replay.workload import weight_of
+from tias_slurm.slurm.live import DRY_RUN
 
 # the actions of audit records: the fields of the levers, and these
 LEVERS: Final = ("nice", "priority", "site_factor")
 ACTIONS: Final = (*LEVERS, "warn", "requeue", PREEMPTED)
 NOT_KNOWN: Final = "not known"  # the daemon ended before it heard
-DRY: Final = "dry run"
+DRY: Final = DRY_RUN
 
 
 class Jobs:

@@ -111,6 +111,11 @@ def _both(waits: Bools, snapshot: Snapshot, which: Bools) -> dict[str, float]:
     }
 
 
+def written(writes: int, mode: str | None) -> str:
+    """How many values a cycle wrote in that mode, or would have written."""
+    return f"{writes} {'written' if mode == 'enforce' else 'would be written'}"
+
+
 def lock_path(state_dir: str, host: str = "") -> str:
     """The lock of the daemon of a state directory; `host`: of that host's, where several share it."""
     return os.path.join(state_dir, f"lock.{host}" if host else "lock")

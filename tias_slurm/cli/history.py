@@ -164,17 +164,19 @@ def _rows(known: Recalled) -> list[tuple[Any, ...]]:
     from tias_slurm.ledger import gains, reruns
     from tias_slurm.ledger.reruns import PREEMPTED
     from tias_slurm.levers import shown
+    from tias_slurm.slurm.live import DRY_RUN
 
     rows: list[tuple[Any, ...]] = []
     for e, what in zip(known.entries, known.bought, strict=True):
         values = ("", "") if e.action in ("requeue", "warn", PREEMPTED) else (e.old, e.new)
         old, new = ("" if v in (None, "") else str(shown(float(v))) for v in values)
-        words = f"{e.reason}: {e.message}" if e.message else e.reason
+        dry = e.message == DRY_RUN  # nothing was sent, whatever came of it
+        words = f"{e.reason}: {e.message}" if e.message and not dry else e.reason
         if what is not None and e.result in (None, "ok"):
             words += f"; {gains.words(what, span)}"
         if e.action == PREEMPTED:
             words += f"; it had run {reruns.words(e.old, e.new, span)}"
-        rows.append((e.time, e.action, old, new, e.result or "not known", words))
+        rows.append((e.time, e.action, old, new, DRY_RUN if dry else e.result or "not known", words))
     for what in known.made_room:
         words = f"job {what['requeued']} was requeued for it: {gains.words(what, span)}"
         rows.append((what["time"], "made room", "", "", what["became"] or "not known", words))

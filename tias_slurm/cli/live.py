@@ -28,6 +28,7 @@ from tias_slurm.service.start import alone, ledger_path
 from tias_slurm.slurm.live_cluster import job_names
 from tias_slurm.slurm.observer import in_scope
 from tias_slurm.slurm.scope import given, names, splits, unknown, words
+from tias_slurm.status import written
 
 ModeOption = Annotated[
     str | None, typer.Option("--mode", metavar="MODE", help="dry-run or enforce, instead of the settings'.")
@@ -64,8 +65,9 @@ def once(config: PathOption = None, mode: ModeOption = None, as_json: JsonOption
     if as_json:
         typer.echo(json.dumps(vars(seen)))
     else:
+        said = written(seen.writes, daemon.config.daemon.mode)
         typer.echo(
-            f"{seen.result}: {plural(seen.jobs, 'job')}, {seen.waiting} waiting, {seen.writes} written"
+            f"{seen.result}: {plural(seen.jobs, 'job')}, {seen.waiting} waiting, {said}"
             f"{f', {seen.failed} failed' if seen.failed else ''}"
         )
     if seen.result != "ok":

@@ -17,6 +17,7 @@ from tias_slurm.gpu_weights import spoken
 from tias_slurm.ledger import gains, reruns
 from tias_slurm.replay.wording import plural
 from tias_slurm.slurm.scope import words as words_of
+from tias_slurm.status import written
 
 Rows = list[tuple[str, str]]
 
@@ -61,7 +62,7 @@ def _daemon(daemon: dict[str, Any], zone: ZoneInfo) -> Rows:
     cycle = daemon["cycle"]
     if cycle:
         words = f"{ago(daemon['time'])}, {cycle['result']}, took {cycle['seconds']:.2f} s"
-        words += f", {cycle['writes']} written"
+        words += f", {written(cycle['writes'], daemon['mode'])}"
         words += "".join(f", {cycle[k]} {k.replace('_', ' ')}" for k in ("failed", "held_back") if cycle[k])
         words += f": {cycle['message']}" if cycle["message"] else ""
         rows.append(("last cycle", words))

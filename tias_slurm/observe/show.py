@@ -8,7 +8,7 @@ from typing import Any
 
 from tias_slurm import status, user_export
 from tias_slurm.config import Config
-from tias_slurm.cycle import Cycle
+from tias_slurm.cycle import Cycle, refused_now
 from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger.trim import Trimmed
@@ -217,7 +217,7 @@ class Show:
                 "refused_writes": cycle.refused,
                 "left_alone": cycle.barred,
             }
-            queue["refused_claims"] = dict(made.cluster.refused_now())
+            queue["refused_claims"] = refused_now(made)
             budgets = _left_of_budgets(config, made, cycle)
             self._left |= {"queue": queue, "last_ok": now, "writes_left": int(budgets["writes_per_cycle"])}
         self._left |= {
@@ -312,11 +312,11 @@ def _line(config: Config, cycle: Cycle, no_rights: str) -> str:
     if cycle.result != "ok":
         return f"{cycle.result}: {cycle.message}"
     silent = "paused; " if cycle.paused else "no rights to write; " if no_rights else ""
-    verb = "written" if config.daemon.mode == "enforce" else "would be written"
+    done = status.written(cycle.writes, config.daemon.mode)
     requeued = f", {cycle.requeues} requeued" if cycle.requeues else ""
     return (
         f"{silent}{config.daemon.mode}: {plural(cycle.jobs, 'job')}, {cycle.waiting} wait; last cycle "
-        f"{time.strftime('%H:%M:%S')}, {cycle.seconds:.2f} s, {cycle.writes} {verb}{requeued}"
+        f"{time.strftime('%H:%M:%S')}, {cycle.seconds:.2f} s, {done}{requeued}"
     )
 
 

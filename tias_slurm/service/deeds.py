@@ -13,7 +13,7 @@ from tias_slurm.observe.show import Show
 from tias_slurm.planner import Plan
 from tias_slurm.policy.base import Ranking
 from tias_slurm.service.live_cycle import LiveCycle
-from tias_slurm.slurm.live import WriteResult
+from tias_slurm.slurm.live import DRY_RUN, WriteResult
 from tias_slurm.slurm.live_requeue import outcome
 
 # after "no rights" nothing is written for so long, s
@@ -64,7 +64,7 @@ class Deeds:
         self.outcomes.append((self._numbers[number], result.result, result.message))
         cluster, action = made.cluster, self.actions[number]
         became = outcome(result) if action.event == "requeue" else result.result
-        self._show.sent(action.event, cluster.field, became if cluster.enforce else "dry run")
+        self._show.sent(action.event, cluster.field, became if cluster.enforce else DRY_RUN)
         if action.event == "requeue" and outcome(result) == "done":
             self.requeued += 1
         if result.result == "no rights" and self._no_rights_until:

@@ -161,6 +161,9 @@ Result = Literal[
 ]
 
 
+DRY_RUN = "dry run"  # words of a result: nothing was sent, whatever it would have come to
+
+
 @dataclass(frozen=True, slots=True)
 class WriteResult:
     """Result, and the controller's own words."""

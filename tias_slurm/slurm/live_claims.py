@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Set
+from collections.abc import Callable
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -80,10 +79,6 @@ class ClaimReader:
         if said is None or not said.signal:
             return self._config.requeue.signal, self._config.requeue.grace_s
         return said.signal, said.warning_s
-
-    def refused_of(self, jobs: Set[int]) -> Counter[str]:
-        """How many of the jobs have something in their comments that is not taken, by reason."""
-        return Counter(r.code for j, (_, said) in self._known.items() if j in jobs for r in said.refusals)
 
     def _read(self, raw: RawTable, i: int, first: float) -> _Said:
         claim = read_comment(

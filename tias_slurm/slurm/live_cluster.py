@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -17,6 +16,7 @@ from tias_slurm.jobs import ACTIVE_STATES, Bools, Ended, Floats, Ints, Snapshot
 from tias_slurm.levers import PRIORITY_BASE
 from tias_slurm.planner import Applied, Plan
 from tias_slurm.slurm.live import (
+    DRY_RUN,
     HELD_ALREADY,
     NOT_HELD_BY_US,
     Adapter,
@@ -161,7 +161,7 @@ class LiveCluster:
             if not self.enforce:
                 old = float(plan.old[number])
                 self._would_be[job] = (value, self._would_be.get(job, (value, old))[1])
-                result = WriteResult("ok", "dry run")
+                result = WriteResult("ok", DRY_RUN)
             elif (silent := self._silent()) is not None:
                 result = silent
             elif why := order.unsafe(number):
@@ -190,7 +190,7 @@ class LiveCluster:
         """Send the signal; `first`: the number of the first warning, see Told."""
         for number, row in enumerate(plan.warn.tolist(), first):
             job = int(snapshot.jobs.job_id[row])
-            result = WriteResult("ok", "dry run") if not self.enforce else self._silent()
+            result = WriteResult("ok", DRY_RUN) if not self.enforce else self._silent()
             if result is None:
                 result = self._paced(partial(self.adapter.signal, job, self.claims.warning(job)[0]))
             self._tell(number, result)
@@ -203,7 +203,7 @@ class LiveCluster:
         for row, places in groups(plan):
             job, why, done = int(ids[row]), "", 0
             victims = [int(ids[plan.victims[place]]) for place in places]
-            silent = WriteResult("refused", "dry run") if not self.enforce else self._silent()
+            silent = WriteResult("refused", DRY_RUN) if not self.enforce else self._silent()
             states = dict.fromkeys(victims, "")
             if silent is None and row in failed:
                 why = "the write of the job that it was for failed"
@@ -356,12 +356,6 @@ class LiveCluster:
             for job, (value, _) in self._would_be.items():
                 lever[now[job]] = value
         return lever
-
-    def refused_now(self) -> Counter[str]:
-        """Jobs that waited or ran at the last look, by what is not taken of their comments."""
-        if self.observed is None:
-            return Counter()
-        return self.claims.refused_of(frozenset(self.observed.snapshot.jobs.job_id.tolist()))
 
 
 def _held_meanwhile(message: str) -> bool:
