@@ -34,7 +34,7 @@ from bed.layout import Layout  # noqa: E402
 from bed.releases import RELEASES  # noqa: E402
 from bed.roots import ensure_root  # noqa: E402
 from bed.venvs import INNER, INNER_CHECKOUT  # noqa: E402
-from light_deb import light_deb  # noqa: E402
+from light import light_deb, light_rpms  # noqa: E402
 
 MAILPROG = "/usr/local/bin/mailprog"
 DROP_INS = "/etc/systemd/system/tias-slurm.service.d"
@@ -175,12 +175,16 @@ def remove(m: Machine) -> None:
     m.systemctl("daemon-reload")
 
 
-def light(release: str, scratch: Path) -> Path:
-    """The package as the checkout stands."""
-    layout = Layout.from_environment()
-    log = layout.log(f"light-deb-{RELEASES[release].suite}.log")
+def packages(m: Machine, *, full: bool) -> None:
+    """Those of the checkout as it stands."""
+    layout, release = Layout.from_environment(), RELEASES[m.release]
+    root, log = ensure_root(layout, release), layout.log(f"light-{release.suite}.log")
     log.unlink(missing_ok=True)
-    return light_deb(layout, ensure_root(layout, RELEASES[release]), scratch, log)
+    with tempfile.TemporaryDirectory(prefix="tias-light-") as scratch:
+        under_systemd.check(m, light_deb(layout, root, Path(scratch), log), full=full)
+    if full:
+        with tempfile.TemporaryDirectory(prefix="tias-light-") as scratch:
+            under_systemd.check_rpms(m, *light_rpms(layout, root, Path(scratch), log))
 
 
 def main() -> int:
@@ -200,15 +204,14 @@ def main() -> int:
         os.execvp("unshare", ["unshare", "--mount", "--propagation=private", "--", sys.executable, *sys.argv])
     top, machine = Path(tempfile.mkdtemp(prefix="tias-service-")), None
     try:
-        machine = Machine(words.release, top)
+        machine = Machine(words.release, top, ("rpm",) if words.full and not words.package else ())
         say(machine.run("systemctl", "--version").splitlines()[0])
         slurm(machine)
         if words.package is None:
             install(machine)
             check(machine)
             remove(machine)
-            with tempfile.TemporaryDirectory(prefix="tias-light-") as scratch:
-                under_systemd.check(machine, light(words.release, Path(scratch)), full=words.full)
+            packages(machine, full=words.full)
         else:
             under_systemd.check(machine, words.package, full=words.full)
     except TestbedError as error:

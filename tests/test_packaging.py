@@ -60,10 +60,8 @@ def test_what_is_installed_is_a_dry_run() -> None:
     assert config.daemon.mode == "dry-run"
     assert [row.key for row in config.show() if row.origin != "default"] == ["daemon.mode"]
     # without the last a daemon that runs would be stopped by an upgrade, and stay so
-    assert (
-        "dh_installsystemd --no-enable --no-start --restart-after-upgrade\n"
-        in (HERE / "debian" / "rules").read_text()
-    )
+    rules = (HERE / "debian" / "rules").read_text()
+    assert "dh_installsystemd --no-enable --no-start --restart-after-upgrade\n" in rules
     enable = [line for line in SPEC.splitlines() if "systemctl" in line and "enable" in line]
     assert all("disable" in line for line in enable)
 

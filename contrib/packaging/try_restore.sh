@@ -95,4 +95,6 @@ grep -q "Put back the values" /tmp/said || { cat /tmp/said; fail "nobody was ask
 gone /usr/bin/tias-slurm
 users || { nices; cat /tmp/said; fail "values are not what they were"; }
 there "$state_dir/ledger.sqlite"
+install
+[ "$(echo GET tias-slurm/restore | debconf-communicate)" = "0 false" ] || fail "a yes was kept for the next removal"
 echo "== all is well"

@@ -1,4 +1,4 @@
-"""The Debian package where a systemd is process 1: what becomes of the daemon at upgrade, removal and purge.
+"""The packages where a systemd is process 1: what becomes of the daemon at upgrade, removal and purge.
 
 `contrib/service_test.py` runs it.
 """
@@ -48,17 +48,18 @@ class Package:
             self.m.run("sh", "-c", f"echo {line} | debconf-set-selections")
         return self.dpkg("-r", "tias-slurm", fails=fails)
 
-    def start(self) -> str:
-        """Its process."""
-        self.m.systemctl("start", "tias-slurm")
-        assert self.m.show("ActiveState") == "active", self.m.journal()
-        return self.m.show("MainPID")
 
-    def ended(self, pid: str) -> None:
-        """Nothing is left of the daemon, and systemd has nothing against that."""
-        assert not Path(f"/proc/{self.m.init}/root/proc/{pid}").exists(), f"process {pid} is still there"
-        assert not self.m.run("pgrep", "-f", "tias-slurm run", check=False)
-        assert self.m.run("systemctl", "is-failed", "tias-slurm", check=False).strip() == "inactive"
+def _start(m: Machine) -> str:
+    m.systemctl("start", "tias-slurm")
+    assert m.show("ActiveState") == "active", m.journal()
+    return m.show("MainPID")
+
+
+def _ended(m: Machine, pid: str) -> None:
+    """Nothing is left of the daemon, and systemd has nothing against that."""
+    assert not Path(f"/proc/{m.init}/root/proc/{pid}").exists(), f"process {pid} is still there"
+    assert not m.run("pgrep", "-f", "tias-slurm run", check=False)
+    assert m.run("systemctl", "is-failed", "tias-slurm", check=False).strip() == "inactive"
 
 
 def check(m: Machine, package: Path, *, full: bool) -> None:
@@ -82,10 +83,9 @@ def _upgrade(m: Machine, p: Package) -> None:
     assert "Failed" not in said, said
     assert (m.show("ActiveState"), m.show("UnitFileState")) == ("inactive", "disabled")
     say("package: installed, neither started nor enabled")
-    words = ("account=a1", "cluster=service", "adminlevel=Operator")
-    m.run("sacctmgr", "-i", "add", "user", "tias-slurm", *words, check=False)
+    _operator(m)
     put(m, SETTINGS, CONFIG)
-    pid = p.start()
+    pid = _start(m)
     said = p.install("newer")
     assert NOT_RUNNING not in said, said
     assert m.show("ActiveState") == "active", m.journal()
@@ -101,11 +101,16 @@ def _upgrade(m: Machine, p: Package) -> None:
     say("package: up and down, a daemon that was stopped stays so, and it is said")
 
 
+def _operator(m: Machine) -> None:
+    words = ("account=a1", "cluster=service", "adminlevel=Operator")
+    m.run("sacctmgr", "-i", "add", "user", "tias-slurm", *words, check=False)
+
+
 def _answer_no(m: Machine, p: Package) -> None:
-    pid, job = p.start(), submit(m)
+    pid, job = _start(m), submit(m)
     m.wait("write", lambda: written(m, job))
     said = p.remove()
-    p.ended(pid)
+    _ended(m, pid)
     assert f"{LEDGER}, which stays too" in said, said
     m.run("test", "-e", LEDGER)
     assert written(m, job)
@@ -116,30 +121,30 @@ def _answer_no(m: Machine, p: Package) -> None:
 
 
 def _answer_yes(m: Machine, p: Package) -> None:
-    pid, job = p.start(), submit(m)
+    pid, job = _start(m), submit(m)
     m.wait("write", lambda: written(m, job))
     said = p.remove("yes")
-    p.ended(pid)
+    _ended(m, pid)
     assert "restored" in said, said
     assert not written(m, job)
     say("package: removed with restore, the daemon is stopped first, values put back")
     p.install("newer")
-    pid = p.start()
+    pid = _start(m)
     m.wait("write", lambda: written(m, job))
     p.remove()
-    p.ended(pid)
+    _ended(m, pid)
     assert written(m, job)
     say("package: the yes of before is forgotten")
     # what is in use is left there, and the file that no longer can be read still names the place
     p.install("newer")
     put(m, SETTINGS, ELSEWHERE)
-    pid = p.start()
+    pid = _start(m)
     m.run("test", "-e", "/var/lib/tias-slurm/there/in-use.json")
     job = submit(m)
     m.wait("write", lambda: written(m, job))
     put(m, SETTINGS, ELSEWHERE + "only_partition = ['gpu']\n")
     said = p.remove("yes")
-    p.ended(pid)
+    _ended(m, pid)
     assert "only_partition" in said, said
     assert not written(m, job), said
     say("package: settings that cannot be read keep nothing from being put back")
@@ -148,31 +153,31 @@ def _answer_yes(m: Machine, p: Package) -> None:
 
 
 def _slurmctld_away(m: Machine, p: Package) -> None:
-    pid, job = p.start(), submit(m)
+    pid, job = _start(m), submit(m)
     m.wait("write", lambda: written(m, job))
     m.systemctl("stop", "slurmctld")
     said = p.remove("yes", fails=True)
-    p.ended(pid)
+    _ended(m, pid)
     _not_removed(said, "error: ")
     m.systemctl("start", "slurmctld")
     m.wait("slurmctld", lambda: "is UP" in m.run("scontrol", "ping", check=False))
     assert written(m, job)
     say("package: not removed while slurmctld is away, and why; the daemon is stopped")
-    pid = p.start()
+    pid = _start(m)
     said = p.remove()
-    p.ended(pid)
+    _ended(m, pid)
     assert not written(m, job), said
     say("package: the yes held until it was done")
     p.install("newer")
 
 
 def _broken_and_unknown(m: Machine, p: Package) -> None:
-    pid, job = p.start(), submit(m)
+    pid, job = _start(m), submit(m)
     m.wait("write", lambda: written(m, job))
     put(m, SETTINGS, "[nonsense]\n")
     m.run("rm", "/var/lib/tias-slurm/in-use.json")
     said = p.remove("yes")
-    p.ended(pid)
+    _ended(m, pid)
     assert "is looked for in /var/lib/tias-slurm" in said, said
     assert not written(m, job), said
     say("package: nor do settings of which nothing is known")
@@ -205,10 +210,37 @@ def _purge(m: Machine, p: Package) -> None:
     m.wait("end", lambda: not running())
     p.install("newer")
     put(m, SETTINGS, CONFIG)
-    pid = p.start()
+    pid = _start(m)
     p.dpkg("-P", "tias-slurm")
-    p.ended(pid)
+    _ended(m, pid)
     for path in ("/var/lib/tias-slurm", "/etc/tias-slurm", "/usr/lib/tias-slurm"):
         m.run("test", "!", "-e", path)
     assert m.show("LoadState") == "not-found"
     say("package: purged, the daemon is stopped, nothing is left")
+
+
+def check_rpms(m: Machine, older: Path, newer: Path) -> None:
+    """The same of the RPM's scriptlets, by Debian's rpm."""
+    for package, name in ((older, "older"), (newer, "newer")):
+        shutil.copy(package, m.root / f"root/{name}.rpm")
+    rpm = lambda *words: m.run("rpm", "--dbpath", "/var/lib/rpm-tried", "--nodeps", *words)  # noqa: E731
+    rpm("-i", "/root/older.rpm")
+    assert (m.show("ActiveState"), m.show("UnitFileState")) == ("inactive", "disabled")
+    _operator(m)
+    put(m, SETTINGS, CONFIG)
+    pid, job = _start(m), submit(m)
+    m.wait("write", lambda: written(m, job))
+    rpm("-U", "/root/newer.rpm")
+    assert m.show("ActiveState") == "active", m.journal()
+    assert m.show("MainPID") not in (pid, "0")
+    say("RPM: upgraded, a daemon that ran is another process")
+    m.systemctl("stop", "tias-slurm")
+    rpm("-U", "--oldpackage", "/root/older.rpm")
+    assert m.show("ActiveState") == "inactive"
+    say("RPM: a daemon that was stopped stays so")
+    pid = _start(m)
+    said = rpm("-e", "tias-slurm")
+    _ended(m, pid)
+    assert f"{LEDGER}, which stays too" in said, said
+    assert written(m, job)
+    say("RPM: erased, the daemon is stopped, values and ledger stay")

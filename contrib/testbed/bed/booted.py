@@ -50,7 +50,7 @@ def sh(*argv: str | Path, check: bool = True, timeout: float = 300) -> str:
 class Machine:
     """A booted Debian."""
 
-    def __init__(self, release: str, top: Path) -> None:
+    def __init__(self, release: str, top: Path, packages: tuple[str, ...] = ()) -> None:
         layout, self.release = Layout.from_environment(), release
         root = ensure_root(layout, RELEASES[release])
         venv = ensure_venv(layout, RELEASES[release], root)
@@ -67,13 +67,13 @@ class Machine:
             "overlay",
             self.root,
         )
-        if (
-            not (self.root / "usr/lib/systemd/systemd").exists()
-            and not (self.root / "lib/systemd/systemd").exists()
-        ):
+        places = ("usr/lib/systemd/systemd", "lib/systemd/systemd")
+        if not any((self.root / place).exists() for place in places):
+            packages = ("systemd", *packages)
+        if packages:
             shutil.copy("/etc/resolv.conf", self.root / "etc/resolv.conf")
             sh("chroot", self.root, "apt-get", "update", "-q")
-            sh("chroot", self.root, "apt-get", "install", "-qy", "--no-install-recommends", "systemd")
+            sh("chroot", self.root, "apt-get", "install", "-qy", "--no-install-recommends", *packages)
         # a booted Debian starts and stops services, which that of the test bed forbids
         for name in ("usr/sbin/policy-rc.d", "etc/dpkg/dpkg.cfg.d/testbed"):
             (self.root / name).unlink()
