@@ -19,7 +19,9 @@ def test_pause_and_resume_without_a_daemon(desk):
     assert "no such directory" in desk.run("pause", code=2).err
     assert "no such directory" in desk.run("resume", code=2).err
     desk.state.mkdir()
-    desk.run("pause", "--reason", EVIL)
+    said = desk.run("pause", "--reason", EVIL).out
+    assert said.startswith("paused: nothing is written until tias-slurm resume; new jobs wait behind")
+    assert "tias-slurm restore" in said
     assert hands.paused(str(desk.state))
     assert hands.why_paused(str(desk.state))["reason"] == EVIL
     assert desk.json("status", code=1)["daemon"]["pause"]["reason"] == EVIL

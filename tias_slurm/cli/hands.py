@@ -23,13 +23,16 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="Why, for those who 
 def pause(reason: ReasonOption = "", config: PathOption = None, as_json: JsonOption = False) -> None:
     """Write and requeue nothing from the next write on. Jobs keep the values that they have.
 
+    Jobs that are submitted meanwhile wait behind them. For hours, end the daemon and run restore instead.
+
     Example: tias-slurm pause --reason "downtime of the file system"
     """
     from tias_slurm import hands
 
     state_dir = _state_dir(config)
     hands.pause(state_dir, _who(), reason)
-    _say(as_json, {"paused": True}, "paused: nothing is written until tias-slurm resume")
+    words = "paused: nothing is written until tias-slurm resume; new jobs wait behind those that have a value"
+    _say(as_json, {"paused": True}, f"{words} (for hours: end the daemon, tias-slurm restore)")
 
 
 def resume(config: PathOption = None, as_json: JsonOption = False) -> None:
