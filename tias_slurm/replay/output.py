@@ -59,6 +59,7 @@ def write_text(path: Path, text: str) -> None:
 def need_extra(module: str) -> InputError:
     """The error for an optional package that is missing."""
     return InputError(
-        f"the dry run needs {module}, which is not installed; tias-slurm[replay] brings it: "
-        "in a checkout, pip install '.[replay]' (docs/install.md)"
+        f"the dry run needs {module}, which is not installed (the packages leave it out); tias-slurm[replay] "
+        "brings it, in an environment: in a checkout, python3 -m venv /opt/tias-slurm && "
+        "/opt/tias-slurm/bin/pip install '.[replay]' (docs/install.md)"
     )
