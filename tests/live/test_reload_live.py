@@ -82,6 +82,38 @@ def test_mode_from_dry_run_to_enforce_and_back(site: Site) -> None:
     assert (nice(first), nice(second)) == (7, 0)
 
 
+def test_a_deadline_that_passes_in_the_dry_run(site: Site) -> None:
+    """What the dry run planned is what enforcement does: the job is overdue, not one without a deadline.
+
+    Meanwhile somebody breaks the settings file: the pause works.
+    """
+    site.block()
+    site.settings(daemon={"mode": "dry-run"}, deadlines={"min_window_s": 1.0})
+    daemon = Daemon(site)
+    plain, late = site.submit(), site.submit("--comment=deadline=+1m")
+
+    def planned(job: int) -> int:
+        lines = daemon.said("would write", job=str(job))
+        return int(lines[-1]["new"]) if lines else 0
+
+    wait_for(lambda: planned(plain) != 0 and planned(late) > planned(plain), 150)  # overdue: behind
+    before = site.config.read_text()
+    site.config.write_text(before + '[scope]\nonly_partition = ["gpu"]\n')
+    for command in ("pause", "status"):
+        assert "is broken" in site.tias(command).err
+    daemon.reload("reload refused")
+    site.settings(daemon={"mode": "enforce"}, deadlines={"min_window_s": 1.0})
+    daemon.reload()
+    daemon.cycles(2)
+    assert (nice(plain), nice(late)) == (0, 0)
+    site.tias("resume")
+    wait_for(lambda: nice(late) == planned(late) and nice(plain) == planned(plain))
+    assert site.tias("explain", str(late), "--json").json["claim_unaccepted"] is None
+    assert daemon.end() == 0
+    site.tias("restore")
+    assert (nice(plain), nice(late)) == (0, 0)
+
+
 @pytest.mark.core
 def test_lever(site: Site) -> None:
     site.block()
