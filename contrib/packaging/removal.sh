@@ -41,7 +41,7 @@ at_work() {
 
 case ${1:-} in
 ledger)
-    [ -z "$settings" ] || printf '%s\ntias-slurm: the ledger is looked for in %s\n' "$why" "$state_dir" >&2
+    [ -z "$settings" ] || printf 'tias-slurm: %s\n  so the ledger is looked for in %s\n' "${why:-the program cannot be run}" "$state_dir" >&2
     as_owner test -e "$ledger" || exit 1
     printf '%s\n' "$ledger"
     ;;
@@ -52,7 +52,7 @@ restore)
     if [ "$status" != 0 ]; then
         echo "tias-slurm: not every value was put back; the reason stands above. Those values stay in Slurm, and what they were"
         echo "  before stays in $ledger. To put them back, mend what it says, then:"
-        echo "  runuser -u $name -- tias-slurm restore $settings"
+        echo "  runuser -u $name -- tias-slurm restore${settings:+ $settings}"
     fi
     exit "$status"
     ;;
