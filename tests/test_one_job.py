@@ -109,8 +109,18 @@ def test_in_a_dry_run_nothing_was_set(desk):
 
 def test_one_is_not_many(desk):
     desk.show(queue({}, {"comment": "deadline=+3h"}))
-    page = " ".join(desk.run("explain", "101").out.split())
-    assert "1 waiting job (1 GPU) before it in its partitions; 0 jobs once the next cycle has written" in page
+    before = "1 waiting job (1 GPU) before it in its partitions; 0 jobs"
+
+    def page():
+        return " ".join(desk.run("explain", "101").out.split())
+
+    assert f"{before} if what is planned were written" in page()  # no daemon runs
+    daemon = desk.daemon()
+    assert f"{before} once the next cycle has written" in page()
+    daemon.close()
+    desk.write("dry-run")
+    desk.daemon()
+    assert f"{before} if what is planned were written" in page()
     desk.show(queue({}))
     daemon = desk.daemon()
     desk.adapter.answers[100] = "refused"
