@@ -107,7 +107,7 @@ def test_in_a_dry_run_nothing_was_set(desk):
     assert (lever["dry_run"], lever["set"]) == (False, lever["should_be"])
 
 
-def test_one_is_not_many(desk):
+def test_what_the_next_cycle_writes_and_what_it_only_would(desk):
     desk.show(queue({}, {"comment": "deadline=+3h"}))
     before = "1 waiting job (1 GPU) before it in its partitions; 0 jobs"
 
@@ -121,6 +121,12 @@ def test_one_is_not_many(desk):
     desk.write("dry-run")
     desk.daemon()
     assert f"{before} if what is planned were written" in page()
+
+
+def test_one_is_not_many(desk):
+    desk.show(queue({}, {"comment": "deadline=+3h"}))
+    page = " ".join(desk.run("explain", "101").out.split())
+    assert "1 waiting job (1 GPU) before it in its partitions; 0 jobs if what is planned were written" in page
     desk.show(queue({}))
     daemon = desk.daemon()
     desk.adapter.answers[100] = "refused"
