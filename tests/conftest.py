@@ -9,7 +9,12 @@ from pathlib import Path
 
 import pytest
 from command import Cli, run, write_history, write_trace
+from hypothesis import HealthCheck, settings
 from supervisor import Socket
+
+# a busy machine is no fault
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -90,7 +90,7 @@ def test_no_pair_of_jobs_requeues_each_other_in_turn(preset, more):
     seen = []
 
     @given(SAYS, SAYS, st.sampled_from([20.0, 600.0, 5000.0, 19_000.0]))
-    @settings(max_examples=80, deadline=None)
+    @settings(max_examples=80)
     def check(first, second, ran):
         swaps = Pair({1: first, 2: second}, preset=preset, ran=ran, **more).swaps(6)
         seen.append(swaps)

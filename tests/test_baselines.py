@@ -111,7 +111,7 @@ JOB = st.tuples(
 
 
 @pytest.mark.parametrize("name", POLICIES)
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(jobs=st.lists(JOB, min_size=1, max_size=10), seed=st.integers(0, 99))
 def test_any_ranking_is_sound(name, jobs, seed):
     age, left, part, gpus, work = (np.array(c, dtype=float) for c in zip(*jobs, strict=True))

@@ -118,7 +118,7 @@ def play(frame, costs, checkpoint, rng, *, requeue_share):
     return cluster, watch
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 @given(
     jobs=st.lists(JOB, min_size=1, max_size=25),
     seed=st.integers(0, 1000),
@@ -158,7 +158,7 @@ def test_laws_hold_under_random_orders(jobs, seed, share, checkpoint, costs):
     assert np.array_equal(state.free_mem, NODES.mem_mb)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     jobs=st.lists(
         st.tuples(st.integers(0, 40), st.integers(0, 30), st.integers(1, 9)), min_size=1, max_size=25

@@ -59,7 +59,7 @@ def test_why():
     assert "kept" not in Tias(preset("steady")).reason(rank("steady", claim(72 * HOUR, 8)), 0)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(**anyone)
 def test_nothing_else_changes(jobs, name, kind, survival):
     base = preset(name, queue_urgency=kind, keep_served=0.0)

@@ -233,7 +233,7 @@ def check_plan(snapshot, ranking, plan):
 
 
 @pytest.mark.parametrize("name", REPLAYED)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     jobs=st.lists(JOB, min_size=8, max_size=30),
     interval=st.sampled_from([60.0, 60.0, 37.0, 300.0]),

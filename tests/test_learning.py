@@ -52,7 +52,7 @@ def test_a_user_among_others_has_a_share():
     assert learner.counts.sum() - others == pytest.approx(USUAL.user_share * others)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.floats(0, 3), st.integers(1, 4000), st.integers(10, 60))
 def test_one_user_moves_no_belief_by_more_than_a_share(used, jobs, users):
     honest, gamed = crowd(users=users), crowd(users=users)

@@ -215,7 +215,7 @@ def test_said_once(tmp_path):
 AGES = st.lists(st.one_of(st.none(), st.floats(0, 40 * DAY)), max_size=40)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(AGES, st.lists(st.tuples(st.integers(1, 45), st.floats(0, 40 * DAY)), max_size=60), st.integers(0, 40))
 def test_any_ledger(ages, records, keep_days):
     """Jobs: exactly those that left before the bound are gone. Records: none that is younger and whose job is

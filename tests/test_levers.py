@@ -75,7 +75,7 @@ JOBS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=JOBS, steps=st.integers(1, 256), weights=st.integers(0, 10**9))
 def test_nice_keeps_the_order(jobs, steps, weights):
     level, urgency, site = (np.array(c) for c in zip(*jobs, strict=True))
@@ -93,7 +93,7 @@ def test_nice_keeps_the_order(jobs, steps, weights):
     assert values(lever, level[:1], urgency[:1], site[:1]) == got[:1].tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=JOBS)
 def test_the_exact_order_is_exact_and_absolute(jobs):
     level, urgency, site = (np.array(c) for c in zip(*jobs, strict=True))

@@ -165,7 +165,7 @@ def test_jobs_without_times_bring_no_node() -> None:
     assert found.names == ("n1",)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.tuples(

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from raw_queue import NOW, claims, config, queue, running
 
@@ -243,7 +243,6 @@ JOBS = st.lists(
 )
 
 
-@settings(deadline=None)
 @given(JOBS)
 def test_never_writable(jobs):
     raw = queue(*jobs)

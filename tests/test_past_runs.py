@@ -123,7 +123,7 @@ RUNS = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(RUNS, st.sampled_from((0.0, 60.0, 700.0)), st.randoms(use_true_random=False))
 def test_any_runs(made, checkpoint, shuffle):
     at, lines, service, kept = 0, [], 0.0, 0.0

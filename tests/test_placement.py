@@ -104,7 +104,7 @@ NODES = st.lists(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(
     nodes=NODES,
     kind=st.integers(0, 4),
@@ -143,7 +143,7 @@ def test_against_every_choice_of_nodes(nodes, kind, gpus, cpus, mem, data):
             assert not enough(got[:-1]), "a node more than needed"
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(nodes=NODES, kind=st.integers(0, 2), amounts=st.tuples(*[st.integers(0, 9)] * 3), data=st.data())
 def test_what_is_taken_is_given_back(nodes, kind, amounts, data):
     free = np.array([(t, c, m) for _, t, c, m in nodes], dtype=np.int64).T.copy()

@@ -118,7 +118,7 @@ def check_that_they_start(starts, proposed, kept):
         assert bool(theirs) == any(w not in starts(set()) for w in proposed[1].tolist())
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(nodes=TINY, asked=st.lists(ASKED, min_size=2, max_size=9), limit=st.integers(1, 3), data=st.data())
 def test_against_every_set_of_victims(nodes, asked, limit, data):
     world = World(nodes, asked)
@@ -164,7 +164,7 @@ def test_against_every_set_of_victims(nodes, asked, limit, data):
             world.move(job, where, -1)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     nodes=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=4), min_size=1, max_size=3),
     want=st.integers(1, 4),
@@ -185,7 +185,7 @@ def test_the_least_loss_of_all(nodes, want):
 USERS = st.lists(st.integers(0, 2), min_size=9, max_size=9)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     nodes=TINY,
     asked=st.lists(ASKED, min_size=2, max_size=9),

@@ -226,7 +226,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.lists(STEP, min_size=3, max_size=14))
 def test_never_two_that_lead_and_never_a_value_lost(steps):
     """Whoever is reloaded in whatever order, leads by whatever: one writes at most, and knows all."""

@@ -157,7 +157,7 @@ def test_a_note_that_cannot_be_read(store, text_):
 STATES = ("PREEMPTED", "REQUEUED", "NODE_FAIL", "RUNNING")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.sampled_from(STATES), min_size=1, max_size=6), st.integers(0, 5), st.data())
 def test_any_course_counts_each_preempted_run_once(states, before, data):
     """Records of slurmdbd become final at any time; the daemon starts anew at any time."""

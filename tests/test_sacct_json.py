@@ -219,7 +219,7 @@ VALUES = st.recursive(
 
 
 @given(st.sampled_from([database_job(), database_job("plain"), controller_job()]), st.data(), VALUES)
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_value_anywhere_is_read_or_refused(
     tmp_path: Path, job: dict[str, Any], data: st.DataObject, value: Any
 ) -> None:

@@ -193,7 +193,7 @@ FIELD = st.text(st.sampled_from("ab |\n=\u00e9"), max_size=6)
 
 @given(st.lists(st.tuples(FIELD, FIELD, st.sampled_from(["sbatch ", ""]), FIELD), min_size=1, max_size=8),
        st.sampled_from([40, 97, 250, 1 << 20]))  # fmt: skip
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_blocks_do_not_matter_and_no_row_is_lost(
     tmp_path: Path, rows: list[tuple[str, str, str, str]], block: int
 ) -> None:
@@ -223,7 +223,7 @@ def test_blocks_do_not_matter_and_no_row_is_lost(
 
 
 @given(st.binary(max_size=400), st.booleans())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_bytes_give_jobs_or_one_clear_line(tmp_path: Path, data: bytes, header: bool) -> None:
     head = text(record()).encode() if header else b""
     try:

@@ -130,7 +130,7 @@ EVENTS = st.tuples(st.integers(1, JOBS), st.sampled_from(HAPPENS), st.integers(-
 LOOKS = st.lists(st.tuples(st.sampled_from([30.0, 600.0, 5000.0]), st.lists(EVENTS, max_size=5)), max_size=5)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(["enforce", "dry-run"]), LOOKS), max_size=4), LOOKS)
 def test_after_the_switch_all_stand_where_the_dry_run_would_have_put_them(before, dry):
     with tempfile.TemporaryDirectory() as top:

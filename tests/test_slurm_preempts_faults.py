@@ -133,7 +133,7 @@ def made(jobs):
 
 
 @given(JOBS, st.lists(st.dictionaries(st.integers(1, 24), ANSWERS), min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_whatever_fails_nobody_stands_above_one_that_may_not_be_its_victim(jobs, cycles):
     world = made(jobs)
     for fails in cycles:
@@ -154,7 +154,7 @@ def test_whatever_fails_nobody_stands_above_one_that_may_not_be_its_victim(jobs,
         max_size=5,
     ),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_persons_who_move_running_jobs_as_well(jobs, cycles):
     world, stuck = made(jobs), set()
     world.controller.cycle()

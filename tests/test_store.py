@@ -28,7 +28,7 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     st.dictionaries(st.integers(1, 2**32), st.lists(NUMBERS, min_size=len(COLUMNS), max_size=len(COLUMNS)))
 )

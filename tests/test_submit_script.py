@@ -134,7 +134,7 @@ DATES = st.builds(
 NEWEST = Lua("lua51"), Lua("lua55")
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(PIECES | JSON | DATES | st.builds("deadline={}".format, PIECES))
 @example("deadline=2026-10-25T02:30")
 @example('{"deadline": ' + "[" * 60_000 + "]" * 60_000 + "}")
@@ -199,7 +199,7 @@ WHO = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     LISTS, LISTS, LISTS, LISTS, WHO, st.sampled_from([-5.0, 0.0, 5.0, 60.5, 9e6]), st.none() | st.just(3600.0)
 )

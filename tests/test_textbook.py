@@ -37,7 +37,7 @@ def agree(policy, submit, work, gpus, capacity):
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(jobs=JOBS, capacity=st.integers(0, 6))
 def test_agrees_with_the_reference(policy, jobs, capacity):
     agree(policy, *columns(jobs), capacity)

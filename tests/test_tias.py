@@ -167,7 +167,7 @@ class TestLateClaims:
         assert self.levels("jct-first", True, gpus=8, deadline=NOW + 30 * DAY).level.tolist() == [10]
         assert self.levels("jct-first", True, gpus=8, deadline=NOW - 1.0).level.tolist() == [11]
 
-    @settings(max_examples=100, deadline=None)
+    @settings(max_examples=100)
     @given(
         name=st.sampled_from(sorted(PRESETS)),
         window=st.floats(HOUR, 60 * DAY),

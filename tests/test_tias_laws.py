@@ -12,7 +12,7 @@ from worlds import DAY, HOUR, rank_input, take
 from tias_slurm.policy.tias import Tias, preset
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(**anyone, overdue=st.sampled_from(["last", "best-effort"]))
 def test_any_ranking_is_sound(jobs, name, kind, survival, overdue):
     policy = Tias(preset(name, queue_urgency=kind, overdue=overdue))
@@ -44,7 +44,7 @@ def test_any_ranking_is_sound(jobs, name, kind, survival, overdue):
         assert policy.reason(ranking, row).startswith(f"level {ranking.level[row]}: ")
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(**anyone, seed=st.integers(0, 99))
 def test_a_job_is_ranked_by_itself_alone(jobs, name, kind, survival, seed):
     """The order of the rows does not matter, nor who else is there."""
@@ -63,7 +63,7 @@ windows = st.floats(10 * HOUR, 30 * DAY)
 gpu_counts = st.sampled_from([1, 2, 8, 32])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(window=windows, gpus=gpu_counts, part=st.floats(0, 0.99), more=st.floats(0, 0.99))
 def test_waiting_alone_never_raises_a_job_of_jct_first(window, gpus, part, more):
     w1, w2 = sorted((part * window, more * window))
@@ -71,7 +71,7 @@ def test_waiting_alone_never_raises_a_job_of_jct_first(window, gpus, part, more)
     assert second >= first
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(window=windows, gpus=gpu_counts, part=st.floats(0, 1), more=st.floats(0, 1))
 def test_the_closed_form_does_not_look_at_the_time_left(window, gpus, part, more):
     # while l >= Delta = 2 h, with the same e
@@ -80,7 +80,7 @@ def test_the_closed_form_does_not_look_at_the_time_left(window, gpus, part, more
     assert r[0] == pytest.approx(r[1], rel=1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.sampled_from(THREE), window=windows, gpus=gpu_counts, parts=st.tuples(*[st.floats(0, 1)] * 2))
 def test_service_raises_risk(name, window, gpus, parts):
     # the longer a job has run, the larger the risk, at the same time left >= Delta
@@ -91,7 +91,7 @@ def test_service_raises_risk(name, window, gpus, parts):
     assert r[1] >= r[0] * (1 - 1e-9)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(name=st.sampled_from(["wide-fair", "guard"]), window=windows, gpus=gpu_counts, parts=st.data())
 def test_with_caps_waiting_never_lowers_until_it_is_hopeless(name, window, gpus, parts):
     # l >= Delta, so that the risk stands still and only the caps move
@@ -102,7 +102,7 @@ def test_with_caps_waiting_never_lowers_until_it_is_hopeless(name, window, gpus,
         assert r.level[1] <= r.level[0]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(waited=st.floats(0, 100 * DAY), ran=st.floats(0, 100 * DAY), gpus=gpu_counts)
 def test_without_a_deadline_time_alone_changes_nothing(waited, ran, gpus):
     def level(w):
