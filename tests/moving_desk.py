@@ -3,7 +3,7 @@
 import daemon_desk
 import pytest
 from raw_queue import waiting
-from test_reload import hup
+from reloading import hup
 
 from tias_slurm import status
 

@@ -5,7 +5,7 @@ from daemon_desk import desk  # noqa: F401
 from hypothesis import given
 from hypothesis import strategies as st
 from raw_queue import NOW, queue, running
-from test_reload import hup
+from reloading import hup
 
 from tias_slurm.ledger import refusals, tally
 from tias_slurm.ledger.refusals import NAME, Refusals, Refused

@@ -7,104 +7,52 @@ ours; deadlines that settings take away and give back again and again.
 """
 
 import json
-import logging
 import os
 import socket
 import time
 import urllib.request
 from pathlib import Path
-from types import SimpleNamespace
 
+import daemon_desk
 import pytest
-import structlog
-from raw_queue import FACTS, Scripted, queue, running, waiting
-from test_daemon import desk  # noqa: F401
-from test_leadership import pair, turn  # noqa: F401
+import reloading
+import two_daemons
+from raw_queue import Scripted, queue, running, waiting
+from reloading import SLURM, free_port, hup, left, rewrite
 from test_restore import wrote
 
-from tias_slurm import logs
 from tias_slurm.config import load_config
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.book import ACCEPTED, FOUND, LOST, SET
 from tias_slurm.ledger.store import SqliteStore
 from tias_slurm.restore import restore
 from tias_slurm.service import daemon as module
-from tias_slurm.service import reload, slurm_guards, start
+from tias_slurm.service import start
 from tias_slurm.service.live_cycle import LiveCycle
 from tias_slurm.service.start import ledger_path
-from tias_slurm.slurm.checks_preempt import Qos
 from tias_slurm.slurm.live import AdapterError
 
-
-@pytest.fixture(autouse=True)
-def sprio(monkeypatch):
-    """Of all jobs that wait it is told whether their priority is an explicit one."""
-
-    def pinned(self):
-        shown = self.queues[0]
-        waits = [j for j, s in zip(shown.job_id.tolist(), shown.state, strict=True) if s == "PENDING"]
-        return {j: (j, "priority") in self.values for j in waits}
-
-    monkeypatch.setattr(Scripted, "pinned", pinned)
-
-
-def hup(daemon):
-    """SIGHUP, and the cycle that comes of it."""
-    daemon._on_reload()
-    return daemon.cycle()
-
-
-def left(desk):  # noqa: F811
-    return json.loads((desk.state / "status.json").read_text())
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def ready(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=10) as answer:
-        return answer.status == 200
-
-
-def facts(**changes):
-    return FACTS.__class__(**{**vars(FACTS), **changes})
-
-
-PREEMPTS = {
-    "preempt_type": "preempt/qos", "preempt_mode": "REQUEUE,WITHIN,PRIORITY", "preempt_exempt_time_s": 3600.0,
-}  # fmt: skip
-SLURM = '[requeue]\nmode = "slurm"\n'
-
-
-@pytest.fixture
-def guards(monkeypatch):
-    """A site where Slurm may preempt."""
-    qos = (Qos("normal", "", "cluster", 0.0),)
-    site = SimpleNamespace(qos=qos, facts=facts(**PREEMPTS))
-    for where in (start, slurm_guards):
-        monkeypatch.setattr(where, "look_at_qos", lambda _: site.qos)
-    monkeypatch.setattr(start, "mode_in_file", lambda _: "")
-    return site
+desk = daemon_desk.desk
+sprio = reloading.sprio
+pair = two_daemons.pair
+turn = two_daemons.turn
 
 
 # ---- refused: all stays as it was, it is said once, and seen until another is taken
 
 
-def garbage(desk):  # noqa: F811
+def garbage(desk):
     (desk.state / "ledger-dry-run.sqlite").write_text("no database " * 100)
     desk.write(mode="dry-run")
 
 
-def taken_port(desk):  # noqa: F811
+def taken_port(desk):
     busy = socket.create_server(("127.0.0.1", 0))
     desk.busy = busy
     desk.write(extra=f'[metrics]\nlisten = "127.0.0.1:{busy.getsockname()[1]}"')
 
 
-def no_answer(desk):  # noqa: F811
+def no_answer(desk):
     def facts():
         raise AdapterError("slurmctld does not answer", retry=True)
 
@@ -114,7 +62,7 @@ def no_answer(desk):  # noqa: F811
     desk.write("rpc_timeout_s = 7.0")
 
 
-def no_backend(desk):  # noqa: F811
+def no_backend(desk):
     def choose(*_, **__):
         raise InputError('backend = "pyslurm": pyslurm is not installed here')
 
@@ -122,7 +70,7 @@ def no_backend(desk):  # noqa: F811
     desk.write('backend = "pyslurm"')
 
 
-def fault(desk):  # noqa: F811
+def fault(desk):
     desk.monkeypatch.setattr(module, "LiveCycle", lambda *_, **__: 1 / 0)
     desk.write(extra="[planner]\nmax_writes_per_cycle = 1")
 
@@ -140,7 +88,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_refusal_leaves_all_as_it_was(heard, desk, monkeypatch, name):  # noqa: F811
+def test_a_refusal_leaves_all_as_it_was(heard, desk, monkeypatch, name):
     monkeypatch.setattr(start, "look_at_qos", lambda _: None)
     monkeypatch.setattr(start, "mode_in_file", lambda _: "")
     daemon = desk.daemon(waiting(3))
@@ -170,13 +118,13 @@ def test_a_refusal_leaves_all_as_it_was(heard, desk, monkeypatch, name):  # noqa
     assert heard.values("READY") == ["1", "1"]
 
 
-def test_check_config_says_what_a_reload_would(desk):  # noqa: F811
+def test_check_config_says_what_a_reload_would(desk):
     desk.write(extra="[planner]\nlong_share = 0.5")
     with pytest.raises(InputError, match=r"config\.toml: planner\.long_share holds jobs.*set lever\.kind"):
         load_config(str(desk.path))
 
 
-def test_the_metrics_tell_of_it(desk):  # noqa: F811
+def test_the_metrics_tell_of_it(desk):
     port = free_port()
     desk.write(extra=f'[metrics]\nlisten = "127.0.0.1:{port}"')
     daemon = desk.daemon(waiting(1))
@@ -198,7 +146,7 @@ def test_the_metrics_tell_of_it(desk):  # noqa: F811
 # ---- mode
 
 
-def test_from_dry_run_to_enforce_and_back(desk):  # noqa: F811
+def test_from_dry_run_to_enforce_and_back(desk):
     desk.write(mode="dry-run")
     daemon = desk.daemon(waiting(2, comment="deadline=+3h"))
     daemon.cycle()
@@ -222,7 +170,7 @@ def test_from_dry_run_to_enforce_and_back(desk):  # noqa: F811
     assert (hup(daemon).writes, len(daemon.adapter.sent)) == (0, 2)
 
 
-def test_a_dry_run_knows_what_was_set_since_the_last_one(desk):  # noqa: F811
+def test_a_dry_run_knows_what_was_set_since_the_last_one(desk):
     """Though its ledger's file is newer than what SQLite has put into the other's."""
     desk.write(mode="dry-run")
     daemon = desk.daemon(waiting(1, comment="deadline=+3h"))
@@ -237,7 +185,7 @@ def test_a_dry_run_knows_what_was_set_since_the_last_one(desk):  # noqa: F811
     assert daemon.store.load()[1][0, [FOUND, SET]].tolist() == [0.0, daemon.adapter.sent[0][2]]
 
 
-def test_a_mode_of_the_command_line_stays(desk):  # noqa: F811
+def test_a_mode_of_the_command_line_stays(desk):
     daemon = desk.daemon(waiting(1))
     daemon._overrides = {"daemon.mode": "dry-run"}
     hup(daemon)
@@ -247,317 +195,10 @@ def test_a_mode_of_the_command_line_stays(desk):  # noqa: F811
     assert daemon.config.daemon.mode == "dry-run"
 
 
-# ---- lever, and what has to go back first
-
-
-def test_the_lever_changes_and_the_old_values_go_back(desk):  # noqa: F811
-    daemon = desk.daemon(waiting(3, nice=5))
-    daemon.cycle()
-    sent = len(daemon.adapter.sent)
-    desk.write(lever="priority")
-    seen = hup(daemon)
-    assert (seen.result, seen.writes) == ("ok", 3)
-    back, after = daemon.adapter.sent[sent : sent + 3], daemon.adapter.sent[sent + 3 :]
-    assert [(field, value) for _, field, value in back] == [("nice", 5)] * 3
-    assert {field for _, field, _ in after} == {"priority"}
-    [line] = desk.said("values put back")
-    assert (line["lever"], line["restored"]) == ("nice", 3)
-    assert daemon.store.get("lever") == "priority"
-    assert [e.action for e in daemon.store.history(100)] == ["nice", "restore", "priority"]
-
-
-def test_values_that_do_not_go_back(desk):  # noqa: F811
-    daemon = desk.daemon(waiting(3, nice=5))
-    daemon.cycle()
-    set_values = dict(daemon.adapter.values)
-    daemon.adapter.answers = {101: "refused"}
-    desk.write(lever="priority")
-    hup(daemon)
-    [line] = desk.said("reload refused")
-    assert (
-        'the values of the lever "nice" have to go back first, and 1 of 3 jobs keep theirs' in line["message"]
-    )
-    assert "refused (said refused)" in line["message"]
-    assert daemon.config.lever.kind == "nice"
-    # the old settings hold: those that had gone back are set again, and the ledger knows it
-    assert daemon.adapter.values == set_values
-    assert not any(field == "priority" for _, field, _ in daemon.adapter.sent)
-    assert daemon.store.get("lever") == "nice"
-    other = SqliteStore(daemon.store.path, older="leave")
-    table = other.load()[1]
-    other.close()
-    assert table[:, FOUND].tolist() == [5.0] * 3
-    assert sorted(table[:, SET].tolist()) == sorted(float(v) for v in set_values.values())
-    daemon.adapter.answers = {}
-    assert hup(daemon).writes == 3
-    assert daemon.config.lever.kind == "priority"
-
-
-def test_a_ledger_that_fails_after_they_went_back(desk, monkeypatch):  # noqa: F811
-    """It is not forgotten whose the values are that the next cycle sets again."""
-    daemon = desk.daemon(waiting(2, nice=5))
-    daemon.cycle()
-    set_values = dict(daemon.adapter.values)
-    own = start.own
-
-    def full(config, store):
-        if config.lever.kind == "priority":
-            raise reload.InputError("the disk is full")
-        own(config, store)
-
-    monkeypatch.setattr(start, "own", full)
-    desk.write(lever="priority")
-    hup(daemon)
-    assert "the disk is full" in desk.said("reload refused")[0]["message"]
-    assert daemon.adapter.values == set_values
-    assert daemon.store.get("lever") == "nice"
-    assert daemon.store.load()[1][:, [FOUND, SET]].tolist() == [[5.0, v] for v in set_values.values()]
-
-
-def test_nothing_goes_back_while_nothing_may_be_written(desk):  # noqa: F811
-    daemon = desk.daemon(waiting(2))
-    daemon.cycle()
-    sent = len(daemon.adapter.sent)
-    (desk.state / "paused").touch()
-    desk.write(lever="priority")
-    hup(daemon)
-    assert "the daemon is paused" in desk.said("reload refused")[0]["message"]
-    assert len(daemon.adapter.sent) == sent
-    (desk.state / "paused").unlink()
-    assert hup(daemon).writes == 2
-
-
-def test_to_enforce_where_the_ledger_is_of_another_lever(desk):  # noqa: F811
-    daemon = desk.daemon(waiting(2, nice=5))
-    daemon.cycle()
-    desk.write(mode="dry-run", lever="priority")
-    hup(daemon)
-    assert daemon.store.get("lever") == "priority"
-    assert len(daemon.adapter.sent) == 2  # a dry run puts nothing back
-    desk.write(lever="priority")
-    assert hup(daemon).writes == 2
-    assert [s[1:] for s in daemon.adapter.sent[2:4]] == [("nice", 5)] * 2
-
-
-def test_site_factor_where_it_cannot_work(desk):  # noqa: F811
-    daemon = desk.daemon(waiting(1), facts=facts(site_factor_plugin="site_factor/example"))
-    daemon.cycle()
-    desk.write(lever="site_factor")
-    hup(daemon)
-    assert 'lever "site_factor" needs' in desk.said("reload refused")[0]["message"]
-    assert daemon.adapter.values == {(100, "nice"): daemon.adapter.sent[0][2]}
-
-
-# ---- requeue mode "slurm"
-
-
-def both():
-    return queue(running(job_id=10, gpus=8), {"job_id": 20, "gpus": 8, "comment": "deadline=+3h"})
-
-
-def test_to_and_from_slurms_preemption(desk, guards):  # noqa: F811
-    desk.write(lever="priority")
-    daemon = desk.daemon(both(), facts=guards.facts)
-    daemon.cycle()
-    assert {job for job, _ in daemon.adapter.values} == {20}
-    desk.write(lever="priority", extra=SLURM)
-    hup(daemon)
-    daemon.cycle()
-    assert {job for job, _ in daemon.adapter.values} == {10, 20}
-    desk.write(lever="priority")
-    hup(daemon)
-    assert "Slurm goes on to preempt by priority" in desk.said("reload refused")[0]["message"]
-    assert {job for job, _ in daemon.adapter.values} == {10, 20}
-    daemon.adapter.said = FACTS
-    hup(daemon)
-    assert daemon.config.requeue.mode == "off"
-    assert {job for job, _ in daemon.adapter.values} == {20}
-    assert desk.said("values put back")
-
-
-def test_a_reload_gets_round_no_guard(desk, guards):  # noqa: F811
-    guards.facts = facts(**{**PREEMPTS, "preempt_exempt_time_s": 600.0})
-    desk.write(lever="priority", extra=SLURM)
-    daemon = desk.daemon(both(), facts=guards.facts)
-    desk.write(lever="priority", extra=f"{SLURM}min_run_s = 7200.0")
-    hup(daemon)
-    assert "PreemptExemptTime" in desk.said("reload refused")[0]["message"]
-    assert daemon.config.requeue.min_run_s == 600.0
-
-
-@pytest.mark.parametrize("how", ["slurm.conf", "a QOS"])
-def test_guards_that_fail_later_raise_nobody(desk, guards, how):  # noqa: F811
-    desk.write(lever="priority", extra=SLURM)
-    later = queue(
-        running(job_id=10, gpus=8),
-        {"job_id": 20, "gpus": 8, "comment": "deadline=+3h"},
-        {"job_id": 30, "gpus": 8, "comment": "deadline=+3h"},
-    )
-    daemon = desk.daemon(both(), facts=guards.facts)
-    daemon.cycle()
-    daemon.cycle()
-    daemon.adapter.queues[0] = later
-    if how == "slurm.conf":
-        daemon.adapter.said = facts(**{**PREEMPTS, "preempt_mode": "CANCEL"})
-    else:
-        daemon._guards._looked = -1e9
-        guards.qos = (Qos("normal", "", "cancel", 0.0),)
-    seen = daemon.cycle()
-    assert {job for job, _ in daemon.adapter.values} == {10, 20}
-    assert seen.held_back == 1
-    assert "needs" in left(desk)["no_raise"]
-    daemon.cycle()
-    assert len(desk.said('requeue mode "slurm": nobody is raised')) == 1
-    daemon.adapter.said, guards.qos = guards.facts, (Qos("normal", "", "cluster", 0.0),)
-    daemon.cycle()
-    daemon.cycle()
-    assert {job for job, _ in daemon.adapter.values} == {10, 20, 30}
-    assert left(desk)["no_raise"] == ""
-
-
-def test_a_dry_run_shows_what_would_be(desk, guards):  # noqa: F811
-    guards.qos = None
-    desk.write(lever="priority", extra=SLURM, mode="dry-run")
-    daemon = desk.daemon(both())
-    daemon.cycle()
-    assert {line["job"] for line in desk.said("would write")} == {"10", "20"}
-    assert daemon._guards.problem == ""
-
-
-def test_systemd_hears_that_a_reload_goes_on(heard, desk, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(reload, "TELL_S", 0.0)
-    daemon = desk.daemon(waiting(3))
-    daemon.cycle()
-    desk.write(lever="priority")
-    hup(daemon)
-    heard.wait(lambda: heard.values("EXTEND_TIMEOUT_USEC") == ["60000000"] * 3)
-
-
-def test_a_database_that_is_away_changes_nothing(desk, guards):  # noqa: F811
-    desk.write(lever="priority", extra=SLURM)
-    daemon = desk.daemon(both(), facts=guards.facts)
-    daemon.cycle()
-    guards.qos, daemon._guards._looked = None, -1e9
-    daemon.cycle()
-    assert daemon._guards.problem == ""
-
-
-# ---- listener, adapter, log
-
-
-def test_the_listener_moves(desk):  # noqa: F811
-    one, two = free_port(), free_port()
-    daemon = desk.daemon(waiting(1))
-    desk.write(extra=f'[metrics]\nlisten = "127.0.0.1:{one}"')
-    hup(daemon)
-    assert ready(one)
-    first = daemon.show._server
-    hup(daemon)
-    assert daemon.show._server is first
-    desk.write(extra=f'[metrics]\nlisten = "127.0.0.1:{two}"')
-    hup(daemon)
-    assert ready(two)
-    with pytest.raises(OSError, match="refused"):
-        ready(one)
-    # the same port on another address would need the old one to go first
-    desk.write(extra=f'[metrics]\nlisten = "0.0.0.0:{two}"')
-    hup(daemon)
-    assert "Address already in use" in desk.said("reload refused")[0]["message"]
-    assert ready(two)
-    desk.write()
-    hup(daemon)
-    with pytest.raises(OSError, match="refused"):
-        ready(two)
-
-
-def test_a_listener_of_a_refused_file_is_gone(desk):  # noqa: F811
-    port = free_port()
-    desk.write()
-    daemon = desk.daemon(waiting(1))
-    (desk.state / "ledger-dry-run.sqlite").write_text("no database " * 100)
-    desk.write(mode="dry-run", extra=f'[metrics]\nlisten = "127.0.0.1:{port}"')
-    hup(daemon)
-    assert desk.said("reload refused")
-    with socket.create_server(("127.0.0.1", port)) as free:
-        assert free.getsockname()[1] == port
-
-
-@pytest.mark.parametrize(
-    "line", ['backend = "commands"', "allow_version_mismatch = true", "rpc_timeout_s = 9.0"]
-)
-def test_another_adapter(desk, line):  # noqa: F811
-    daemon = desk.daemon(waiting(1))
-    daemon.cycle()
-    old, new, asked = daemon.adapter, Scripted(waiting(2)), []
-
-    def choose(backend, **how):
-        asked.append((backend, how))
-        return new, "as scripted"
-
-    desk.monkeypatch.setattr(module, "choose", choose)
-    desk.write(line)
-    assert hup(daemon).jobs == 2
-    assert (old.closed, new.closed, len(asked)) == (1, 0, 1)
-    assert daemon.adapter is new
-    c = daemon.config.daemon
-    assert asked[0] == (
-        c.backend,
-        {"allow_version_mismatch": c.allow_version_mismatch, "call_limit_s": c.rpc_timeout_s},
-    )
-
-
-def test_level_and_form_of_the_log(desk, capfd):  # noqa: F811
-    daemon = desk.daemon(waiting(1))
-    daemon._log = logs.setup("json", "info")
-    try:
-        desk.write('log_level = "warning"')
-        hup(daemon)
-        capfd.readouterr()
-        daemon.cycle()
-        assert capfd.readouterr().err == ""
-        desk.write('log_format = "console"')
-        hup(daemon)
-        daemon.cycle()
-        out = capfd.readouterr().err
-        assert "cycle" in out
-        assert not out.startswith("{")
-    finally:
-        structlog.reset_defaults()
-
-
-def test_journald_gets_priorities(monkeypatch, capfd):
-    import sys
-
-    at = os.fstat(sys.stderr.fileno())
-    monkeypatch.setenv("JOURNAL_STREAM", f"{at.st_dev}:{at.st_ino}")
-    try:
-        log = logs.setup("json", "debug")
-        for level in ("debug", "info", "warning", "error", "critical"):
-            getattr(log, level)("x", about="y")
-        lines = capfd.readouterr().err.splitlines()
-        assert [line[:3] for line in lines] == ["<7>", "<6>", "<4>", "<3>", "<2>"]
-        assert json.loads(lines[3][3:])["level"] == "error"
-        log = logs.setup("console", "info")
-        try:
-            raise ValueError("first\nsecond")
-        except ValueError:
-            log.exception("failed")
-        lines = capfd.readouterr().err.splitlines()
-        assert len(lines) > 3
-        assert {line[:3] for line in lines} == {"<3>"}
-        # a stream of somebody else's: stderr was redirected
-        monkeypatch.setenv("JOURNAL_STREAM", f"{at.st_dev}:{at.st_ino + 1}")
-        logs.setup("json", "info").info("x")
-        assert capfd.readouterr().err.startswith("{")
-    finally:
-        structlog.reset_defaults()
-        logging.getLogger().handlers.clear()
-
-
 # ---- what is known survives
 
 
-def test_refused_claims_are_counted_and_said_once(desk):  # noqa: F811
+def test_refused_claims_are_counted_and_said_once(desk):
     daemon = desk.daemon(queue({"comment": "deadline=soon"}, {"comment": "deadline=+1s"}))
     counted = []
     refused = daemon.show.refused_claims
@@ -573,7 +214,7 @@ def test_refused_claims_are_counted_and_said_once(desk):  # noqa: F811
     assert len(desk.said("claim not taken")) <= 1
 
 
-def test_a_dry_run_s_would_be_values_survive(desk):  # noqa: F811
+def test_a_dry_run_s_would_be_values_survive(desk):
     desk.write(mode="dry-run")
     daemon = desk.daemon(waiting(3, comment="deadline=+3h"))
     daemon.cycle()
@@ -594,7 +235,7 @@ KEYS = (
 
 
 @pytest.mark.parametrize("how", ["reload", "restart"])
-def test_settings_use_up_no_changes_of_users(desk, how):  # noqa: F811
+def test_settings_use_up_no_changes_of_users(desk, how):
     daemon = desk.daemon(waiting(1, comment="deadline=+3h"))
     daemon.cycle()
     deadline = daemon.controller.ledger.view(daemon.cluster.observed.snapshot).deadline[0]
@@ -612,50 +253,10 @@ def test_settings_use_up_no_changes_of_users(desk, how):  # noqa: F811
         assert now == deadline if not extra else now != now
 
 
-# ---- files that are left no longer
-
-
-def test_no_stale_textfile(desk, tmp_path):  # noqa: F811
-    one, two = tmp_path / "one.prom", tmp_path / "two.prom"
-    desk.write(extra=f'[metrics]\ntextfile = "{one}"')
-    daemon = desk.daemon(waiting(1))
-    daemon.cycle()
-    assert one.exists()
-    desk.write(extra=f'[metrics]\ntextfile = "{two}"')
-    hup(daemon)
-    assert (one.exists(), two.exists()) == (False, True)
-    desk.write(extra=f'[metrics]\ntextfile = "{tmp_path}/./two.prom"')
-    hup(daemon)
-    assert two.exists()
-    desk.write()
-    hup(daemon)
-    assert not two.exists()
-
-
-def test_no_stale_files_of_users(desk, tmp_path):  # noqa: F811
-    old, new = tmp_path / "old", tmp_path / "new"
-    desk.write(f'user_export = "{old}"')
-    daemon = desk.daemon(waiting(1, user="root"))
-    daemon.cycle()
-    assert [p.name for p in old.glob("*/*")] == ["jobs.json"]
-    (old / "0" / "mine").write_text("not the daemon's")
-    (old / "7").symlink_to(tmp_path)
-    desk.write(f'user_export = "{new}"')
-    hup(daemon)
-    assert sorted(p.name for p in old.rglob("*")) == ["0", "7", "mine"]
-    assert [p.name for p in new.glob("*/*")] == ["jobs.json"]
-
-
 # ---- two controllers
 
 
-def rewrite(daemon, old, new):
-    path = Path(daemon._path)
-    path.write_text(path.read_text().replace(old, new))
-    daemon._on_reload()
-
-
-def test_mode_of_a_pair(pair):  # noqa: F811
+def test_mode_of_a_pair(pair):
     """The leader goes on to lead, in the other ledger; the one that stands by will do likewise."""
     a, b = pair.daemon("ctl1", mode="dry-run"), pair.daemon("ctl2", mode="dry-run")
     assert turn(a, b) == ["ok", "standby"]
@@ -677,7 +278,7 @@ def test_mode_of_a_pair(pair):  # noqa: F811
     assert len(pair.slurm.sent) == 3
 
 
-def test_a_leader_that_does_not_know_what_was_written_goes_on_dry(pair):  # noqa: F811
+def test_a_leader_that_does_not_know_what_was_written_goes_on_dry(pair):
     a = pair.daemon("ctl1")
     turn(a)
     a.close()
@@ -691,7 +292,7 @@ def test_a_leader_that_does_not_know_what_was_written_goes_on_dry(pair):  # noqa
     assert len(pair.slurm.sent) == 3
 
 
-def test_the_lease_needs_its_room_in_a_reload_too(pair):  # noqa: F811
+def test_the_lease_needs_its_room_in_a_reload_too(pair):
     a = pair.daemon("ctl1")
     turn(a)
     rewrite(a, "rpc_timeout_s = 2", "rpc_timeout_s = 9")
@@ -704,7 +305,7 @@ def test_the_lease_needs_its_room_in_a_reload_too(pair):  # noqa: F811
     assert a._keeper.leads
 
 
-def test_a_lease_lost_in_the_midst(pair):  # noqa: F811
+def test_a_lease_lost_in_the_midst(pair):
     """Settings that come while the ledger of a lost lease is still open wait for the next lead."""
     a, b = pair.daemon("ctl1", mode="dry-run"), pair.daemon("ctl2", mode="dry-run")
     turn(a, b)
@@ -737,7 +338,7 @@ def test_waiting_jobs_give_their_values_back_first(tmp_path):
     store.close()
 
 
-def test_a_ledger_of_a_crash_is_newer_than_its_file(desk):  # noqa: F811
+def test_a_ledger_of_a_crash_is_newer_than_its_file(desk):
     """What it set last is in its log alone: a dry run that starts then takes it over all the same."""
     desk.write(mode="dry-run")
     daemon = desk.daemon(waiting(1))
@@ -750,7 +351,7 @@ def test_a_ledger_of_a_crash_is_newer_than_its_file(desk):  # noqa: F811
     assert start._changed(real) > start._changed(ledger_path(daemon.config))
 
 
-def test_status_shows_a_refused_reload(desk, cli):  # noqa: F811
+def test_status_shows_a_refused_reload(desk, cli):
     daemon = desk.daemon(waiting(1))
     good = desk.path.read_text()
     desk.path.write_text(f"{good}\n[planner]\nlong_share = 0.5\n")

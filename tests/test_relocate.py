@@ -16,7 +16,7 @@ import two_daemons
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving_desk import locked, names
-from test_reload import rewrite
+from reloading import rewrite
 from two_daemons import Pair, turn
 
 from tias_slurm.errors import InputError

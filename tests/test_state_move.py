@@ -13,10 +13,10 @@ from pathlib import Path
 
 import moving_desk
 import pytest
-import test_reload
+import reloading
 from moving_desk import locked, names
 from raw_queue import waiting
-from test_reload import hup, left
+from reloading import hup, left
 
 from tias_slurm import hands
 from tias_slurm.errors import InputError
@@ -27,7 +27,7 @@ from tias_slurm.service import relocate, state_move
 from tias_slurm.service.state_lock import take
 
 desk, place = moving_desk.desk, moving_desk.place
-sprio = test_reload.sprio
+sprio = reloading.sprio
 
 
 def test_the_ledger_and_the_marks_go_along(place):
