@@ -159,6 +159,23 @@ def test_but_under_systemd_it_is_known_where_the_daemon_works(desk, tmp_path, mo
     assert daemon.cycle().paused
 
 
+def test_what_it_worked_with_last_comes_before_what_lies_where_it_was_once(desk, tmp_path, monkeypatch):
+    runtime, once = tmp_path / "run", tmp_path / "once"
+    runtime.mkdir()
+    once.mkdir(0o750)
+    monkeypatch.setattr(in_use, "RUNTIME", str(runtime))
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(runtime))
+    desk.show(waiting(1))
+    text = desk.path.read_text()
+    desk.path.write_text(text.replace(str(desk.state), str(once)))
+    desk.daemon().close()
+    desk.path.write_text(text)
+    desk.daemon().close()
+    # the file, of all places, names the old one
+    desk.path.write_text(f'state_dir = "{once}"{UNKNOWN_KEY}')
+    assert in_use.settings(str(desk.path))[0].daemon.state_dir == str(desk.state)
+
+
 @pytest.mark.parametrize("text", ["", "lever", "\x00", "[" * 100_000])
 def test_settings_that_say_no_place(working, text):
     desk = working

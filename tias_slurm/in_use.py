@@ -23,7 +23,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.service.leadership import this_host
 
 VERSION = 1  # of the document
-# made by the systemd unit, for as long as the daemon runs; holds the path of its state directory
+# made by the systemd unit, and there until the next boot; holds the path of the state directory
 RUNTIME = "/run/tias-slurm"
 _POINTER = "state_dir"
 _NAMED = re.compile(r"""state_dir["']?\s*=\s*(?:"([^"\n]+)"|'([^'\n]+)')""")

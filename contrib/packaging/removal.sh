@@ -39,9 +39,13 @@ at_work() {
     echo "${pid:+process }${pid:-on another host}"
 }
 
+guessed() {
+    [ -z "$settings" ] || printf 'tias-slurm: %s\n  so the ledger is looked for in %s\n' "${why:-the program cannot be run}" "$state_dir" >&2
+}
+
 case ${1:-} in
 ledger)
-    [ -z "$settings" ] || printf 'tias-slurm: %s\n  so the ledger is looked for in %s\n' "${why:-the program cannot be run}" "$state_dir" >&2
+    guessed
     as_owner test -e "$ledger" || exit 1
     printf '%s\n' "$ledger"
     ;;
@@ -57,7 +61,7 @@ restore)
     exit "$status"
     ;;
 words)
-    as_owner test -e "$ledger" || exit 0
+    as_owner test -e "$ledger" || { guessed; exit 0; }
     echo "tias-slurm: values (nice, priority or site factor) that it gave to jobs stay in Slurm. What they were before is in"
     echo "  $ledger, which stays too. To put them back: install tias-slurm again, with the settings of now,"
     echo "  start no daemon, and run: runuser -u $name -- tias-slurm restore"

@@ -135,17 +135,18 @@ def _answer_yes(m: Machine, p: Package) -> None:
     _ended(m, pid)
     assert written(m, job)
     say("package: the yes of before is forgotten")
-    # what is in use is left there, and the file that no longer can be read still names the place
+    # the file that no longer can be read names no place, and in the usual one lies what was in use before
     p.install("newer")
     put(m, SETTINGS, ELSEWHERE)
     pid = _start(m)
     m.run("test", "-e", "/var/lib/tias-slurm/there/in-use.json")
     job = submit(m)
     m.wait("write", lambda: written(m, job))
-    put(m, SETTINGS, ELSEWHERE + "only_partition = ['gpu']\n")
+    put(m, SETTINGS, CONFIG + "only_partition = ['gpu']\n")
     said = p.remove("yes")
     _ended(m, pid)
     assert "only_partition" in said, said
+    assert "/var/lib/tias-slurm/there/in-use.json" in said, said
     assert not written(m, job), said
     say("package: settings that cannot be read keep nothing from being put back")
     put(m, SETTINGS, CONFIG)
@@ -213,7 +214,7 @@ def _purge(m: Machine, p: Package) -> None:
     pid = _start(m)
     p.dpkg("-P", "tias-slurm")
     _ended(m, pid)
-    for path in ("/var/lib/tias-slurm", "/etc/tias-slurm", "/usr/lib/tias-slurm"):
+    for path in ("/var/lib/tias-slurm", "/run/tias-slurm", "/etc/tias-slurm", "/usr/lib/tias-slurm"):
         m.run("test", "!", "-e", path)
     assert m.show("LoadState") == "not-found"
     say("package: purged, the daemon is stopped, nothing is left")
