@@ -243,6 +243,7 @@ CASES = [
     ({"probes": {"state_mode": 0o770}}, {"state-dir": "warning"}),
     ({"probes": {"state_mode": 0o700}}, {}),
     ({"probes": {"controllers": ("ctl1", "ctl2")}}, {"controllers": "warning"}),
+    ({"probes": {"controllers": ("ctl1", "ctl2")}, "daemon": {"lease_path": "/shared/lease"}}, {}),
 ]  # fmt: skip
 
 

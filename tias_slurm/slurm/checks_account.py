@@ -179,13 +179,13 @@ def user_export(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding
 
 def controllers(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     """Whether two daemons could run beside each other."""
-    if len(p.controllers) > 1:
+    if len(p.controllers) > 1 and not config.daemon.lease_path:
         yield Finding(
             "controllers",
             "warning",
             f"{len(p.controllers)} SlurmctldHosts: {', '.join(p.controllers)}",
             "the lock holds on one machine only; two daemons on two machines would both write",
-            "run the daemon on one machine, or share a state_dir that honours flock",
+            "run the daemon on one machine, or set [daemon] lease_path (docs/operate.md, two controllers)",
         )
 
 
