@@ -102,7 +102,8 @@ class Machine:
 
     def _find_init(self) -> bool:
         assert self.process.poll() is None, Path(self.log.name).read_text(errors="replace")
-        found = sh("pgrep", "-P", str(self.process.pid), check=False).split()
+        # by its name: a helper that sets up the namespaces comes, and goes, before it
+        found = sh("pgrep", "-P", str(self.process.pid), "-x", "systemd|init", check=False).split()
         self.init = int(found[0]) if found else 0
         return bool(self.init)
 
