@@ -60,6 +60,16 @@ def test_a_lock_with_nothing_in_it(desk):
     other.close()
 
 
+def test_a_lock_that_is_a_link_leads_nobody_to_write_over_another_file(desk):
+    precious = desk.state.parent / "precious"
+    precious.write_text("all of it")
+    desk.state.mkdir(exist_ok=True)
+    (desk.state / "lock").symlink_to(precious)
+    with pytest.raises(InputError, match="a link, where a file should be; remove it"):
+        take_lock(str(desk.state / "lock"))
+    assert precious.read_text() == "all of it"
+
+
 def test_ledgers_of_the_modes_are_two(desk):
     daemon = desk.daemon(waiting(1))
     enforce = ledger_path(daemon.config)

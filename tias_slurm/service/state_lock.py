@@ -95,8 +95,10 @@ def switch(old: StateLock, new: StateLock) -> None:
 def take_lock(path: str, *, shared: bool = False) -> IO[str]:
     """Hold a lock for as long as the file stays open. `shared`: with others. Raises InputError."""
     try:
-        file = open(path, "a+", encoding="ascii", opener=open_own)  # noqa: SIM115
+        file = open(path, "a+", encoding="ascii", opener=_open_lock)  # noqa: SIM115
     except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise InputError(f"{path}: a link, where a file should be; remove it") from None
         raise InputError(
             f"{path}: {error.strerror}{hint(error)}; run as the account that owns the directory"
         ) from None
@@ -115,6 +117,11 @@ def take_lock(path: str, *, shared: bool = False) -> IO[str]:
     if not shared:
         _note(file)
     return file
+
+
+def _open_lock(path: str, flags: int) -> int:
+    # root holds it too, for `restore`, in a directory of another account, and it is written over
+    return open_own(path, flags | os.O_NOFOLLOW)
 
 
 def _note(file: IO[str]) -> None:
