@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
@@ -16,7 +16,6 @@ from tias_slurm.deadlines import (
     Claim,
     Limits,
     admit,
-    format_deadline,
     read_comment,
     read_submit_line,
 )
@@ -253,8 +252,11 @@ def test_no_text_raises(text: str, zone: ZoneInfo) -> None:
 
 
 @given(st.integers(0, 253_402_214_400 - 1), ZONES)
-def test_a_formatted_deadline_is_read_back(epoch: int, zone: ZoneInfo) -> None:
-    assert claim("deadline=" + format_deadline(epoch, zone), zone=BERLIN).deadline == epoch
+def test_a_time_as_isoformat_writes_it_is_read_back(epoch: int, zone: ZoneInfo) -> None:
+    when = datetime.fromtimestamp(epoch, zone)
+    if (when.utcoffset() or timedelta()).total_seconds() % 60:  # local mean time of the 19th century
+        when = when.astimezone(UTC)
+    assert claim("deadline=" + when.isoformat(), zone=BERLIN).deadline == epoch
 
 
 @given(st.floats(0, 2e9), st.integers(0, 10_000), st.sampled_from([("w", 604800), ("hours", 3600), ("s", 1)]))

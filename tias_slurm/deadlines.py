@@ -184,14 +184,6 @@ def admit(
     return None
 
 
-def format_deadline(epoch: float, zone: ZoneInfo) -> str:
-    """A value that read_comment reads back to the same whole second. `epoch` within the years 1 to 9999."""
-    when = datetime.fromtimestamp(math.floor(epoch), zone)
-    if (when.utcoffset() or timedelta()).total_seconds() % 60:  # local mean time of the 19th century
-        when = when.astimezone(UTC)
-    return when.isoformat()
-
-
 @functools.lru_cache(maxsize=8)
 def own_keys(key: str) -> re.Pattern[str]:
     """A cheap test: a text that it does not find holds none of our keys. Most comments end here."""

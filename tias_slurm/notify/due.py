@@ -69,9 +69,6 @@ class Step(NamedTuple):
     held_back: int  # that could be sent now, but for want of room
 
 
-NOTHING = Step([], [], [], [], 0)
-
-
 def requeued(requeues: Floats, requeued_at: Floats, submit: Floats) -> Bools:
     """Which jobs were requeued by us, and not only meant to be: Slurm then sets their submit anew. Shapes
     (n,): how often, when last (epoch s, NaN: never), the submit as Slurm shows it."""

@@ -61,12 +61,6 @@ CLAIM_COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 
-# added by dry_run: see weigh_jobs
-WEIGHT_COLUMNS: dict[str, tuple[str, str]] = {
-    "weight": ("float64", "what all of its GPUs or shards count for, in GPUs; 0: no GPU job"),
-}
-
-
 def _shards(jobs: pd.DataFrame) -> Ints:
     return jobs["shards"].to_numpy(np.int64) if "shards" in jobs else np.zeros(len(jobs), dtype=np.int64)
 
