@@ -176,6 +176,29 @@ def test_what_it_worked_with_last_comes_before_what_lies_where_it_was_once(desk,
     assert in_use.settings(str(desk.path))[0].daemon.state_dir == str(desk.state)
 
 
+@pytest.mark.parametrize("at_work", [False, True])
+@pytest.mark.parametrize("name", ["config.toml", "other.toml"])
+def test_what_lies_in_the_usual_place_from_before_is_forgotten(desk, monkeypatch, name, at_work):
+    """Else a later `pause` or `restore` would mean the daemon, or the ledger, of those days."""
+    usual = desk.state.parent / "usual"
+    monkeypatch.setattr(in_use, "_usual", lambda: str(usual))
+    desk.show(waiting(1))
+    text, now = desk.path.read_text(), desk.path
+    desk.path = now.with_name(name)
+    desk.path.write_text(text.replace(str(desk.state), str(usual)))
+    before = desk.daemon()
+    if not at_work:
+        before.close()
+    desk.path = now
+    desk.path.write_text(text)
+    desk.daemon()
+    # neither of a daemon that works nor of other settings
+    assert (usual / "in-use.json").exists() == (at_work or name != now.name)
+    if not at_work:
+        desk.path.write_text("[nonsense]\n")
+        assert "touch STATE_DIR/paused" in refused(desk)
+
+
 @pytest.mark.parametrize("text", ["", "lever", "\x00", "[" * 100_000])
 def test_settings_that_say_no_place(working, text):
     desk = working

@@ -38,18 +38,31 @@ def leave(config_path: str | None, config: Config) -> None:
     """Leave the settings of the daemon that runs from now on. Raises InputError."""
     c = config.daemon
     host = this_host() if c.lease_path else ""
+    name = os.path.abspath(config_path or DEFAULT_PATH)
     document = {
         "version": VERSION,
         "time": round(time.time(), 3),
-        "file": os.path.abspath(config_path or DEFAULT_PATH),
+        "file": name,
         "settings": config.model_dump(mode="json"),
     }
     hands.replace_file(path(c.state_dir, host), json.dumps(document) + "\n")
     with contextlib.suppress(OSError):
         os.unlink(path(c.state_dir, "" if host else this_host()))  # of before it had a lease, or since
+    _forget_usual(name, c.state_dir)
     if os.environ.get("RUNTIME_DIRECTORY") == RUNTIME:
         with contextlib.suppress(InputError):
             hands.replace_file(os.path.join(RUNTIME, _POINTER), os.path.abspath(c.state_dir))
+
+
+def _forget_usual(name: str, state_dir: str) -> None:
+    """What a daemon of this settings file left once where one is looked for when nothing else is known."""
+    usual = _usual()
+    if _same(usual, state_dir):
+        return
+    for host in ("", this_host()):
+        with contextlib.suppress(InputError, OSError):
+            if _left(usual, host, name, {}) is not None and not status.holder(usual, host).running:
+                os.unlink(path(usual, host))
 
 
 def settings(config_path: str | None, overrides: Mapping[str, object] | None = None) -> tuple[Config, str]:
@@ -82,7 +95,11 @@ def _places(name: str) -> Iterator[str]:
     with contextlib.suppress(OSError), open(name, "rb") as file:
         for match in _NAMED.finditer(file.read(MAX_FILE_BYTES).decode("utf-8", "replace")):
             yield match[1] or match[2]
-    yield str(Config().daemon.state_dir)
+    yield _usual()
+
+
+def _usual() -> str:
+    return str(Config().daemon.state_dir)
 
 
 def _left(state_dir: str, host: str, name: str, overrides: Mapping[str, object]) -> Config | None:
