@@ -53,7 +53,7 @@ _MAIL_USER: Final = re.compile(r"^\s+MailUser=(.*?)(?: MailType=\S*)?$", re.MULT
 class Letter(NamedTuple):
     """A message on its way."""
 
-    key: tuple[int, str]  # see notices.Key
+    key: tuple[int, str]  # see due.Key
     job_id: int  # of the record
     user: str  # its owner
     subject: str
