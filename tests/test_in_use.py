@@ -176,6 +176,14 @@ def test_what_it_worked_with_last_comes_before_what_lies_where_it_was_once(desk,
     assert in_use.settings(str(desk.path))[0].daemon.state_dir == str(desk.state)
 
 
+@pytest.mark.parametrize("spoiled", [b"\xff\xfe", b"\x00", b"", b"a" * 9000])
+def test_a_pointer_that_was_spoiled(working, tmp_path, monkeypatch, spoiled):
+    monkeypatch.setattr(in_use, "RUNTIME", str(tmp_path))
+    (tmp_path / "state_dir").write_bytes(spoiled)
+    break_(working, UNKNOWN_KEY)
+    assert "the daemon runs with" in warned(working.run("pause"))
+
+
 @pytest.mark.parametrize("at_work", [False, True])
 @pytest.mark.parametrize("name", ["config.toml", "other.toml"])
 def test_what_lies_in_the_usual_place_from_before_is_forgotten(desk, monkeypatch, name, at_work):

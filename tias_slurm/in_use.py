@@ -90,8 +90,8 @@ def settings(config_path: str | None, overrides: Mapping[str, object] | None = N
 
 def _places(name: str) -> Iterator[str]:
     """State directories that the daemon of a settings file may have: each is looked at, none is believed."""
-    with contextlib.suppress(OSError), open(os.path.join(RUNTIME, _POINTER), encoding="utf-8") as file:
-        yield file.read(4096)
+    with contextlib.suppress(OSError), open(os.path.join(RUNTIME, _POINTER), "rb") as file:
+        yield file.read(4096).decode("utf-8", "replace")
     with contextlib.suppress(OSError), open(name, "rb") as file:
         for match in _NAMED.finditer(file.read(MAX_FILE_BYTES).decode("utf-8", "replace")):
             yield match[1] or match[2]
