@@ -310,6 +310,16 @@ def test_killed_before_the_step_that_counts(place, monkeypatch):
     assert state_move.NOTE not in names(place.new)
 
 
+def test_killed_and_the_note_is_empty(place, monkeypatch):
+    """As a power cut leaves a file that was never settled."""
+    killed(place, monkeypatch, "commit")
+    (place.new / state_move.NOTE).write_text("")
+    with pytest.raises(
+        InputError, match=r"still there: start with \[daemon\] state_dir as it was before, then"
+    ):
+        place.desk.daemon(waiting(3, nice=5))
+
+
 def test_killed_after_it(place, monkeypatch):
     killed(place, monkeypatch, "finish")
     assert state_move.NOTE in names(place.new)

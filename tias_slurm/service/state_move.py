@@ -52,6 +52,8 @@ class StateMove:
             left = (hands.read_file(self._note) or {}).get("from") == self.old  # by one that was killed
             undo.callback(_unlink, self._note)
             hands.replace_file(self._note, json.dumps({"from": self.old}) + "\n")
+            _settle(self._note)
+            _settle(self.new)  # before there is a ledger beside it
             past = bool(went_from(self.new))
             for name in LEDGERS:
                 self._make_room(os.path.join(self.new, name), left, past, undo)
@@ -146,13 +148,15 @@ def arrived(state_dir: str) -> None:
         return
     old = str(document.get("from", ""))
     here = os.path.abspath(state_dir)
-    if went_from(old) == here:
+    if old and went_from(old) == here:
         _unlink(note)  # all was done but this
         return
     where = printable(old, 300)
+    # a power cut may leave the note empty
+    whence, place = (f" from {where}", f'= "{where}"') if old else ("", "as it was before")
     raise InputError(
-        f"{printable(note, 300)}: the ledger was on its way here from {where} when the daemon was killed, "
-        f'and is still there: start with [daemon] state_dir = "{where}", then set this one and reload'
+        f"{printable(note, 300)}: the ledger was on its way here{whence} when the daemon was killed, "
+        f"and is still there: start with [daemon] state_dir {place}, then set this one and reload"
     )
 
 
@@ -180,16 +184,16 @@ def _listed(directory: str) -> list[str]:
         raise InputError(f"{printable(directory, 300)}: cannot be read: {error.strerror}") from None
 
 
-def _settle(directory: str) -> None:
-    """Have what is in a directory outlast a power cut. Raises InputError."""
+def _settle(path: str) -> None:
+    """Have what is in a file, or which files are in a directory, outlast a power cut. Raises InputError."""
     try:
-        at = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        at = os.open(path, os.O_RDONLY)
         try:
             os.fsync(at)
         finally:
             os.close(at)
     except OSError as error:
-        raise InputError(f"{printable(directory, 300)}: cannot be written: {error.strerror}") from None
+        raise InputError(f"{printable(path, 300)}: cannot be written: {error.strerror}") from None
 
 
 def _unlink(*paths: str) -> None:
