@@ -42,11 +42,15 @@ at_work() {
 guessed() {
     [ -z "$settings" ] || printf 'tias-slurm: %s\n  so the ledger is looked for in %s\n' "${why:-the program cannot be run}" "$state_dir" >&2
 }
+# where it was only guessed at that may mean anything
+none() {
+    [ -z "$settings" ] || echo "  and is not there. If the daemon ever wrote: its values stay in Slurm, and what they were before in the state_dir that it had" >&2
+}
 
 case ${1:-} in
 ledger)
     guessed
-    as_owner test -e "$ledger" || exit 1
+    as_owner test -e "$ledger" || { none; exit 1; }
     printf '%s\n' "$ledger"
     ;;
 restore)
@@ -61,7 +65,7 @@ restore)
     exit "$status"
     ;;
 words)
-    as_owner test -e "$ledger" || { guessed; exit 0; }
+    as_owner test -e "$ledger" || { guessed; none; exit 0; }
     echo "tias-slurm: values (nice, priority or site factor) that it gave to jobs stay in Slurm. What they were before is in"
     echo "  $ledger, which stays too. To put them back: install tias-slurm again, with the settings of now,"
     echo "  start no daemon, and run: runuser -u $name -- tias-slurm restore"
