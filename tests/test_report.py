@@ -262,7 +262,8 @@ def test_a_missing_extra_says_what_to_install(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(
-        InputError, match=r"tias-slurm\[replay\] brings it: in a checkout, pip install '\.\[replay\]'"
+        InputError,
+        match=r"tias-slurm\[replay\] brings it, in an environment: .*bin/pip install '\.\[replay\]'",
     ):
         write_report(*made, tmp_path / "out")
     assert not (tmp_path / "out" / "report.html").exists()
