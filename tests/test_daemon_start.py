@@ -115,6 +115,13 @@ def test_site_factor_where_it_cannot_work(desk, site):
         desk.daemon(waiting(1), facts=replace(FACTS, **site))
 
 
+@pytest.mark.parametrize("plugin", ["", "(null)", "none"])
+def test_site_factor_where_check_config_says_that_it_works(desk, plugin):
+    desk.write(lever="site_factor")
+    daemon = desk.daemon(waiting(1), factors={100: 0}, facts=replace(FACTS, site_factor_plugin=plugin))
+    assert daemon.cycle().result == "ok"
+
+
 def test_only_the_priority_lever_can_hold_jobs(desk):
     desk.write(lever="nice", extra="[planner]\nlong_share = 0.5")
     with pytest.raises(InputError, match="long_share"):

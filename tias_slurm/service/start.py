@@ -21,6 +21,7 @@ from tias_slurm.service import state_move
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.leadership import Knowledge, LeaseFile, Timing, this_host, timing
 from tias_slurm.service.state_lock import StateLock, take
+from tias_slurm.slurm.checks_conf import no_site_factor
 from tias_slurm.slurm.checks_preempt import Qos, problems
 from tias_slurm.slurm.in_charge import InCharge
 from tias_slurm.slurm.live import SiteFacts
@@ -70,8 +71,7 @@ def _lever(config: Config, facts: SiteFacts, store: SqliteStore, *, other: bool)
             f'the ledger holds values of the lever "{known}"; run tias-slurm restore with that lever '
             f'before setting [lever] kind = "{kind}"'
         )
-    multifactor = facts.priority_type == "priority/multifactor"
-    if kind == "site_factor" and (not multifactor or facts.site_factor_plugin not in ("", "(null)")):
+    if kind == "site_factor" and no_site_factor(facts):
         raise InputError(
             'lever "site_factor" needs PriorityType=priority/multifactor and no '
             'PrioritySiteFactorPlugin; set [lever] kind = "nice"'

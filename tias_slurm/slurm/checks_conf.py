@@ -22,15 +22,18 @@ _RL_RATE: Final = 2
 _RL_PERIOD: Final = 1
 
 
+def no_site_factor(facts: SiteFacts) -> str:
+    """Why a site factor of ours would not count; "": it would."""
+    if facts.site_factor_plugin.lower() not in NONE:
+        return f"PrioritySiteFactorPlugin={facts.site_factor_plugin} sets the same field"
+    return "" if facts.priority_type == "priority/multifactor" else "only multifactor adds a site factor"
+
+
 def lever(config: Config, facts: SiteFacts, p: Probes) -> Iterator[Finding]:
     """Whether the lever moves jobs, and whether it moves them far enough."""
     kind, multifactor = config.lever.kind, facts.priority_type == "priority/multifactor"
     shown = f"lever {kind}, PriorityType={facts.priority_type}"
-    plugin = facts.site_factor_plugin.lower() not in NONE
-    if kind == "site_factor" and (not multifactor or plugin):
-        why = "only multifactor adds a site factor"
-        if plugin:
-            why = f"PrioritySiteFactorPlugin={facts.site_factor_plugin} sets the same field"
+    if kind == "site_factor" and (why := no_site_factor(facts)):
         yield Finding("lever", "error", shown, why, 'set [lever] kind = "nice"')
     elif kind == "priority" and not multifactor:
         yield Finding(
