@@ -13,7 +13,7 @@ from small_disk import small_disk
 from tias_slurm import hands, status
 from tias_slurm.errors import InputError
 from tias_slurm.ledger.store import LedgerError, SqliteStore
-from tias_slurm.ledger.table import REQUEUES, SET
+from tias_slurm.ledger.table import FOUND, REQUEUES, SET
 from tias_slurm.service.start import ledger_path
 
 MANY = 300
@@ -202,3 +202,20 @@ def test_trimming_with_a_full_disk_breaks_nothing(disk):
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
     db.close()
+
+
+def test_a_dry_run_that_has_no_room_for_what_was_set_begins_with_that_once_there_is(disk, desk):  # noqa: F811
+    desk.daemon(waiting(MANY, nice=5)).cycle()
+    desk.close()
+    desk.open.clear()
+    desk.write(mode="dry-run")
+    # to look at the old one, and for a part of a copy
+    disk.fill(leave=64 * 1024)
+    with pytest.raises(LedgerError, match="disk is full"):
+        desk.daemon(waiting(MANY, nice=-9))
+    desk.close()
+    desk.open.clear()
+    assert [name for name in os.listdir(desk.state) if "dry-run" in name] == []
+    disk.free()
+    daemon = desk.daemon(waiting(MANY, nice=-9))
+    assert daemon.store.load()[1][:, FOUND].tolist() == [5.0] * MANY

@@ -17,6 +17,7 @@ _PAGES = 1000  # of a copy in one step
 # marks a file as ours: "TIAS" (see sqlite.org, PRAGMA application_id)
 MARK = 0x54494153
 NAMES = [f'"{name}"' for name in ledger_table.COLUMNS]
+_HEADER = b"SQLite format 3\0"  # sqlite.org/fileformat2.html
 MOVED = "moved"  # a setting: where the ledger went
 _KEPT = frozenset({"job", "learned", "audit", "setting"})  # the tables that every version had
 _TABLES = f"""
@@ -111,6 +112,31 @@ def keep_copy(db: sqlite3.Connection, path: str, version: int) -> None:
             f"{printable(kept, 300)}: the ledger of an older version cannot be kept there: {why}; it is as "
             f"it was; {os.path.getsize(path) / 1e6:.0f} MB of room are needed"
         ) from None
+
+
+def replace_copy(db: sqlite3.Connection, path: str, tell: Callable[[], None] | None = None) -> None:
+    """As `write_copy`, but what was at `path` stays until all of the new one is there: half of one would be
+    taken for newer than its source (start.seed). Raises sqlite3.Error, OSError, and what `tell` does."""
+    with contextlib.suppress(FileNotFoundError), open(path, "rb") as there:
+        if (begins := there.read(len(_HEADER))) and begins != _HEADER:
+            raise sqlite3.DatabaseError("file is not a database")  # somebody's own
+    temp = f"{path}.tmp"
+    beside = ("-wal", "-shm", "-journal")
+    _drop(temp, *(f"{temp}{more}" for more in beside))  # of one that was killed
+    try:
+        write_copy(db, temp, tell)
+        _drop(*(f"{path}{more}" for more in beside))  # they would pass for those of the new one
+        os.replace(temp, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _drop(temp, *(f"{temp}{more}" for more in beside))
+        raise
+
+
+def _drop(*paths: str) -> None:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def write_copy(db: sqlite3.Connection, path: str, tell: Callable[[], None] | None = None) -> None:

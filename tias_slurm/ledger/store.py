@@ -138,11 +138,14 @@ class SqliteStore:
             self._db.execute("DELETE FROM setting WHERE name = ?", (ledger_schema.MOVED,))
 
     def copy_to(self, path: str, tell: Callable[[], None] | None = None) -> None:
-        """Make the ledger at `path` the same as this one. `tell`: see write_copy. Raises InputError."""
+        """Make the ledger at `path` the same as this one, or leave it as it was. `tell`: see write_copy.
+
+        Raises InputError; LedgerError if another try may do better."""
         try:
-            ledger_schema.write_copy(self._db, path, tell)
+            ledger_schema.replace_copy(self._db, path, tell)
         except (sqlite3.Error, OSError) as error:
-            raise InputError(f"{printable(path, 300)}: cannot be written: {error}") from None
+            kind = LedgerError if ledger_schema.passes(error) else InputError
+            raise kind(f"{printable(path, 300)}: cannot be written: {error}") from None
 
     def see_as(self, path: str) -> int:
         """Know what the ledger at `path` saw, that of a dry run: of how many jobs. See ledger.sight."""
