@@ -180,7 +180,9 @@ def test_the_lock_and_the_ledgers_that_root_makes_are_the_daemons(room):
     other = room / "other"
     other.touch()
     (room / "link").symlink_to(other)
-    take_lock(str(room / "link")).close()
+    with pytest.raises(InputError, match="a link"):
+        take_lock(str(room / "link"))
+    SqliteStore(str(room / "link")).close()
     assert other.stat().st_uid == 0
 
 
