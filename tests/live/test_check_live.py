@@ -31,7 +31,9 @@ def test_rights_as_the_controller_has_them(site: Site) -> None:
     assert ("AdminLevel=Operator" in found["what"]) == has_accounting()
     found = look(site, "alice", 1)["rights"]
     assert found["severity"] == "error"
-    assert "set AdminLevel=Operator" in found["do"]
+    # a person is not to get them
+    assert "as the daemon's account" in found["do"]
+    assert "modify user" not in found["do"]
     # and it is the truth
     job = site.submit("--hold", user="bob")
     for user in ("tias", "alice"):
