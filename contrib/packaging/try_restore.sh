@@ -38,6 +38,8 @@ install
 for account in tias-slurm slurm; do sacctmgr -iQ add user "$account" account=root adminlevel=Operator >/dev/null; done
 sbatch_() { setpriv --reuid=alice --regid=alice --init-groups -- sbatch --parsable --chdir=/tmp "$@"; }
 for _ in $(seq 8); do sbatch_ --exclusive --nodes=1 --gres=gpu:8 --wrap 'sleep 3000' >/dev/null; done
+# those that wait from here on wait to the end
+for _ in $(seq 60); do [ "$(squeue --noheader --states=RUNNING | wc -l)" = 8 ] && break; sleep 1; done
 for hours in 3 30 300 3000; do
     sbatch_ --gres=gpu:8 --comment=deadline=+${hours}h --wrap true >/dev/null
     sbatch_ --gres=gpu:2 --wrap true >/dev/null
