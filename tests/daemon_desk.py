@@ -13,14 +13,34 @@ from tias_slurm.service import daemon as daemon_module
 from tias_slurm.service.daemon import Daemon
 
 
-class Desk:
+class Opened:
+    """Daemons that are closed in the end; what they log comes to `log`."""
+
+    log: structlog.testing.LogCapture
+
+    def __init__(self):
+        self.open = []
+
+    def opened(self, config):
+        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
+        made = Daemon(str(config), {}, logger)
+        self.open.append(made)
+        made.open()
+        return made
+
+    def close(self):
+        for made in self.open:
+            made.close()
+
+
+class Desk(Opened):
     """Daemons of one state directory, over scripted adapters."""
 
     def __init__(self, tmp_path, monkeypatch):
+        super().__init__()
         self.path = tmp_path / "config.toml"
         self.state = tmp_path / "state"
         self.monkeypatch = monkeypatch
-        self.open = []
         self.write()
 
     def write(self, *lines, lever="nice", mode="enforce", extra=""):
@@ -31,19 +51,10 @@ class Desk:
         adapter = Scripted(*queues, **script)
         self.monkeypatch.setattr(daemon_module, "choose", lambda *_, **__: (adapter, "as scripted"))
         self.log = structlog.testing.LogCapture()
-        made = Daemon(
-            str(self.path), {}, structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
-        )
-        self.open.append(made)
-        made.open()
-        return made
+        return self.opened(self.path)
 
     def said(self, event):
         return [entry for entry in self.log.entries if entry["event"].startswith(event)]
-
-    def close(self):
-        for made in self.open:
-            made.close()
 
 
 @pytest.fixture

@@ -2,21 +2,21 @@
 
 import pytest
 import structlog
+from daemon_desk import Opened
 from raw_queue import Scripted, waiting
 
 from tias_slurm.service import daemon as daemon_module
-from tias_slurm.service.daemon import Daemon
 
 
-class Pair:
+class Pair(Opened):
     """Daemons on two hosts, over one scripted Slurm."""
 
     def __init__(self, tmp_path, monkeypatch):
+        super().__init__()
         self.path, self.monkeypatch = tmp_path, monkeypatch
         self.slurm = Scripted(waiting(3, nice=7))
         self.in_charge = "ctl1"
         self.log = structlog.testing.LogCapture()
-        self.open = []
         monkeypatch.setattr(daemon_module, "choose", lambda *_, **__: (self.slurm, "as scripted"))
 
     def daemon(self, host, state="state", mode="enforce", *lines):
@@ -32,15 +32,7 @@ class Pair:
             "tias_slurm.service.start.InCharge",
             lambda host, *_: lambda: None if not self.in_charge else host == self.in_charge,
         )
-        logger = structlog.wrap_logger(structlog.PrintLogger(), processors=[self.log])
-        made = Daemon(str(config), {}, logger)
-        self.open.append(made)
-        made.open()
-        return made
-
-    def close(self):
-        for one in self.open:
-            one.close()
+        return self.opened(config)
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from tias_slurm import hands, status
 from tias_slurm.config import DEFAULT_PATH, MAX_FILE_BYTES, Config, ConfigError, load_config
 from tias_slurm.config_changes import bring_up
 from tias_slurm.errors import InputError, printable
+from tias_slurm.own_files import same_place
 from tias_slurm.service.leadership import this_host
 
 VERSION = 1  # of the document
@@ -123,9 +124,7 @@ def _left(state_dir: str, host: str, name: str, overrides: Mapping[str, object])
 
 def _same(one: str, other: str) -> bool:
     try:
-        return os.path.abspath(one) == os.path.abspath(other) or os.path.realpath(one) == os.path.realpath(
-            other
-        )
+        return os.path.abspath(one) == os.path.abspath(other) or same_place(one, other)
     except (OSError, ValueError):
         return False
 

@@ -30,6 +30,11 @@ def open_own(path: str, flags: int) -> int:
     return file
 
 
+def same_place(one: str, other: str) -> bool:
+    """Whether two paths, which may not be there, mean one place."""
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
 def hint(error: OSError) -> str:
     """What to do about a place that may not be written to, after the error's own words; mostly nothing."""
     return _READ_ONLY if error.errno == errno.EROFS else ""

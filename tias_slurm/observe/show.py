@@ -13,6 +13,7 @@ from tias_slurm.errors import InputError, printable
 from tias_slurm.jobs import Snapshot
 from tias_slurm.ledger.trim import Trimmed
 from tias_slurm.observe.systemd import Notifier, Pulse
+from tias_slurm.own_files import same_place
 from tias_slurm.replay.wording import plural
 from tias_slurm.service.keeper import Keeper
 from tias_slurm.service.live_cycle import LiveCycle
@@ -304,7 +305,7 @@ class Show:
 
 
 def _same(one: str, other: str) -> bool:
-    return bool(other) and os.path.realpath(one) == os.path.realpath(other)
+    return bool(other) and same_place(one, other)
 
 
 def _line(config: Config, cycle: Cycle, no_rights: str) -> str:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
 from tias_slurm.errors import InputError, printable
-from tias_slurm.own_files import hint, open_own
+from tias_slurm.own_files import hint, open_own, same_place
 
 VERSION = 1  # of the file
 ALONE = "-"  # where no lease decides: the daemon of the host that is named goes on without one
@@ -304,7 +304,7 @@ def end_of(path: str) -> tuple[str, str]:
 
 def same(one: str, other: str) -> bool:
     """Whether two paths, which may not be there, mean one place; ALONE is none."""
-    return (one == other) if ALONE in (one, other) else os.path.realpath(one) == os.path.realpath(other)
+    return (one == other) if ALONE in (one, other) else same_place(one, other)
 
 
 def peek(path: str) -> Lease | None:

@@ -17,6 +17,7 @@ from typing import Any
 from tias_slurm import status
 from tias_slurm.errors import InputError, printable
 from tias_slurm.ledger.store import SqliteStore, known_to
+from tias_slurm.own_files import same_place
 from tias_slurm.service import start, state_lock
 from tias_slurm.service.leadership import Knowledge, Lease, same
 from tias_slurm.service.parts import Host, Parts
@@ -66,8 +67,7 @@ def _rest(lease_path: str) -> dict[str, object]:
 
 
 def _moves(now: Parts, new: Parts) -> bool:
-    one, other = now.config.daemon.state_dir, new.config.daemon.state_dir
-    return os.path.realpath(one) != os.path.realpath(other)
+    return not same_place(now.config.daemon.state_dir, new.config.daemon.state_dir)
 
 
 def _other_lease(now: Parts, new: Parts) -> bool:
