@@ -55,6 +55,13 @@ def _start(m: Machine) -> str:
     return m.show("MainPID")
 
 
+def _at_work(m: Machine) -> tuple[str, str]:
+    """A daemon that has given a job a value: its process, and the job."""
+    pid, job = _start(m), submit(m)
+    m.wait("write", lambda: written(m, job))
+    return pid, job
+
+
 def _ended(m: Machine, pid: str) -> None:
     """Nothing is left of the daemon, and systemd has nothing against that."""
     assert not Path(f"/proc/{m.init}/root/proc/{pid}").exists(), f"process {pid} is still there"
@@ -107,8 +114,7 @@ def _operator(m: Machine) -> None:
 
 
 def _answer_no(m: Machine, p: Package) -> None:
-    pid, job = _start(m), submit(m)
-    m.wait("write", lambda: written(m, job))
+    pid, job = _at_work(m)
     said = p.remove()
     _ended(m, pid)
     assert f"{LEDGER}, which stays too" in said, said
@@ -121,8 +127,7 @@ def _answer_no(m: Machine, p: Package) -> None:
 
 
 def _answer_yes(m: Machine, p: Package) -> None:
-    pid, job = _start(m), submit(m)
-    m.wait("write", lambda: written(m, job))
+    pid, job = _at_work(m)
     said = p.remove("yes")
     _ended(m, pid)
     assert "restored" in said, said
@@ -154,8 +159,7 @@ def _answer_yes(m: Machine, p: Package) -> None:
 
 
 def _slurmctld_away(m: Machine, p: Package) -> None:
-    pid, job = _start(m), submit(m)
-    m.wait("write", lambda: written(m, job))
+    pid, job = _at_work(m)
     m.systemctl("stop", "slurmctld")
     said = p.remove("yes", fails=True)
     _ended(m, pid)
@@ -173,8 +177,7 @@ def _slurmctld_away(m: Machine, p: Package) -> None:
 
 
 def _broken_and_unknown(m: Machine, p: Package) -> None:
-    pid, job = _start(m), submit(m)
-    m.wait("write", lambda: written(m, job))
+    pid, job = _at_work(m)
     put(m, SETTINGS, "[nonsense]\n")
     m.run("rm", "/var/lib/tias-slurm/in-use.json")
     said = p.remove("yes")
@@ -229,8 +232,7 @@ def check_rpms(m: Machine, older: Path, newer: Path) -> None:
     assert (m.show("ActiveState"), m.show("UnitFileState")) == ("inactive", "disabled")
     _operator(m)
     put(m, SETTINGS, CONFIG)
-    pid, job = _start(m), submit(m)
-    m.wait("write", lambda: written(m, job))
+    pid, job = _at_work(m)
     rpm("-U", "/root/newer.rpm")
     assert m.show("ActiveState") == "active", m.journal()
     assert m.show("MainPID") not in (pid, "0")
